@@ -1,0 +1,70 @@
+"""The two kinds of failure a person meets, and the one place that prints them."""
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+
+class Failure(Exception):
+    """A failure told in sentences for people: one message for each thing that is wrong."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, *messages: str) -> None:
+        super().__init__("\n".join(messages))
+        self.messages = messages
+
+
+class UserError(Failure):
+    """The person's input is at fault (config, files, options): exit code 2, nothing half-written left behind."""
+
+    exit_code = 2
+
+
+class RunError(Failure):
+    """The machine or the run failed: exit code 1."""
+
+
+class Stopped(Failure):
+    """A signal asked us to leave and all work was saved: exit code 128 + the signal's number."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+@contextmanager
+def reported(*, debug: bool, rank: int | None = None) -> Iterator[None]:
+    """Prints what goes wrong inside as plain lines on stderr and leaves with the right exit code.
+
+    With `debug` the traceback is printed too. `rank` names the process when several run.
+    Errors of the program itself (anything that is no Failure) are one line as well: their kind, what they
+    say, and how to see more.
+    """
+    prefix = "" if rank is None else f"rank {rank}: "
+    try:
+        yield
+    except BrokenPipeError:  # the reader of our output left, as in `| head -1`: not an error of ours
+        sys.stderr.close()
+        raise SystemExit(0) from None
+    except KeyboardInterrupt:
+        raise SystemExit(_print(prefix + "interrupted", 130, debug)) from None
+    except Stopped as stop:
+        raise SystemExit(_print(prefix + str(stop), 128 + stop.signal_number, debug)) from None
+    except Failure as failure:
+        text = "\n".join(f"{prefix}error: {message}" for message in failure.messages)
+        raise SystemExit(_print(text, failure.exit_code, debug)) from None
+    except OSError as failure:
+        raise SystemExit(_print(f"{prefix}error: {failure}", 1, debug)) from None
+    except Exception as failure:  # the last line of defence: a person gets a sentence, not a stack
+        text = f"{prefix}error: {type(failure).__name__}: {failure} (--debug shows where)"
+        raise SystemExit(_print(text, 1, debug)) from None
+
+
+def _print(text: str, exit_code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(text, file=sys.stderr, flush=True)
+    return exit_code

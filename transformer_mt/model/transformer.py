@@ -1,0 +1,381 @@
+"""The Transformer of "Attention Is All You Need" in one file, to be read top to bottom beside the paper.
+
+Letters in shapes: B batch, S source length, T target length, D model size, H heads, K key size, V vocabulary,
+F feed-forward size, W beam, R = B x W rows of a beam search.
+Where the text is silent, the authors' first tensor2tensor version is followed: no biases in attention, Xavier
+uniform weights, embeddings drawn from N(0, 1/D). One difference: LayerNorm's epsilon is 1e-5, not 1e-6.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def sinusoidal_positions(length: int, size: int, device: torch.device | None = None) -> Tensor:
+    """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same; shape (length, size)."""
+    position = torch.arange(length, dtype=torch.float64, device=device)[:, None]
+    frequency = 10000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64, device=device) / size)
+    angles = position * frequency
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def rotate(x: Tensor, first_position: int = 0) -> Tensor:
+    """Rotary positions (Su et al. 2021) on queries or keys (..., T, K): pairs of channels turn with the position."""
+    length, size = x.shape[-2:]
+    table = sinusoidal_positions(first_position + length, size, x.device)[first_position:].to(x.dtype)
+    sine, cosine = table[:, 0::2], table[:, 1::2]
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2)
+
+
+class Embedding(nn.Module):
+    """Section 3.4 and 3.5: token embeddings times sqrt(D), plus positions, then dropout."""
+
+    def __init__(self, vocabulary: int, size: int, *, positions: str, max_positions: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, size)
+        self.size, self.positions, self.max_positions = size, positions, max_positions
+        self.dropout = nn.Dropout(dropout)
+        if positions == "learned":
+            self.learned = nn.Parameter(torch.empty(max_positions, size))
+
+    def forward(self, ids: Tensor, first_position: int = 0) -> Tensor:
+        """ids (B, T), the first of them at `first_position` -> (B, T, D)."""
+        x = self.tokens(ids) * math.sqrt(self.size)
+        if self.positions != "rotary":
+            x = x + self._table(first_position + ids.shape[1])[first_position:].to(x.dtype)
+        return self.dropout(x)
+
+    def _table(self, length: int) -> Tensor:
+        if self.positions == "learned":
+            if length > self.max_positions:
+                raise ValueError(f"{length} positions asked of model.max_positions {self.max_positions}")
+            return self.learned[:length]
+        device, dtype = self.tokens.weight.device, self.tokens.weight.dtype
+        table: Tensor | None = getattr(self, "_sinusoids", None)
+        if table is None or table.shape[0] < length or table.device != device or table.dtype != dtype:
+            rows = max(256, 1 << (length - 1).bit_length())
+            self._sinusoids = table = sinusoidal_positions(rows, self.size, device).to(dtype)
+        return table[:length]
+
+
+@dataclass
+class KeysAndValues:
+    """What attention looks at: keys (B, H, S, K), values (B, H, S, K of values), and which of them are real.
+
+    mask is None or broadcasts to (B, H, T, S), True where a position may be seen.
+    """
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor | None = None
+
+
+class Attention(nn.Module):
+    """Section 3.2.2: heads of scaled dot-product attention, with the projections of q, k and v fused."""
+
+    def __init__(
+        self, size: int, heads: int, key_size: int, value_size: int, *, dropout: float, bias: bool, rotary: bool = False
+    ) -> None:
+        super().__init__()
+        self.heads, self.key_size, self.value_size = heads, key_size, value_size
+        self.dropout, self.rotary = dropout, rotary
+        self.query = nn.Linear(size, heads * key_size, bias)
+        self.key_value = nn.Linear(size, heads * (key_size + value_size), bias)
+        self.output = nn.Linear(heads * value_size, size, bias)
+
+    def queries(self, x: Tensor, first_position: int = 0) -> Tensor:
+        """x (B, T, D) -> (B, H, T, K)."""
+        queries = self.query(x).unflatten(-1, (self.heads, self.key_size)).transpose(1, 2)
+        return rotate(queries, first_position) if self.rotary else queries
+
+    def keys_values(self, memory: Tensor, mask: Tensor | None = None, first_position: int = 0) -> KeysAndValues:
+        """memory (B, S, D) -> its keys and values."""
+        sizes = [self.heads * self.key_size, self.heads * self.value_size]
+        keys, values = self.key_value(memory).split(sizes, dim=-1)
+        keys = keys.unflatten(-1, (self.heads, self.key_size)).transpose(1, 2)
+        values = values.unflatten(-1, (self.heads, self.value_size)).transpose(1, 2)
+        return KeysAndValues(rotate(keys, first_position) if self.rotary else keys, values, mask)
+
+    def attend(self, queries: Tensor, seen: KeysAndValues, *, causal: bool = False) -> Tensor:
+        """softmax(q k^T / sqrt(K)) v, heads joined and projected: (B, H, T, K) -> (B, T, D)."""
+        dropout = self.dropout if self.training else 0.0
+        heads = F.scaled_dot_product_attention(
+            queries, seen.keys, seen.values, attn_mask=seen.mask, dropout_p=dropout, is_causal=causal
+        )
+        return self.output(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> Tensor:
+        """Self-attention of x (B, T, D) over itself."""
+        return self.attend(self.queries(x), self.keys_values(x, mask), causal=causal)
+
+
+class FeedForward(nn.Module):
+    """Section 3.3: two affine maps with an activation between them (swiglu: Shazeer 2020, a gated product)."""
+
+    def __init__(self, size: int, inner_size: int, *, activation: str, dropout: float) -> None:
+        super().__init__()
+        self.gated = activation == "swiglu"
+        self.inner = nn.Linear(size, inner_size * (2 if self.gated else 1))
+        self.outer = nn.Linear(inner_size, size)
+        self.activation = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu, "swiglu": F.silu}[activation]
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, D) -> (B, T, D)."""
+        inner = self.inner(x)
+        if self.gated:
+            gate, inner = inner.chunk(2, dim=-1)
+            return self.outer(self.dropout(self.activation(gate) * inner))  # type: ignore[no-any-return]
+        return self.outer(self.dropout(self.activation(inner)))  # type: ignore[no-any-return]
+
+
+class Residual(nn.Module):
+    """Section 3.1 and 5.4: LayerNorm(x + dropout(sublayer(x))); pre-norm: x + dropout(sublayer(LayerNorm(x)))."""
+
+    def __init__(self, size: int, *, dropout: float, pre_norm: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(size, eps=1e-5)
+        self.dropout = nn.Dropout(dropout)
+        self.pre_norm = pre_norm
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, T, D) -> (B, T, D)."""
+        if self.pre_norm:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then the feed-forward layer."""
+
+    def __init__(
+        self, attention: Callable[[], Attention], feed_forward: FeedForward, residual: Callable[[], Residual]
+    ) -> None:
+        super().__init__()
+        self.self_attention, self.feed_forward = attention(), feed_forward
+        self.self_residual, self.feed_forward_residual = residual(), residual()
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x (B, S, D), mask (B, 1, 1, S) -> (B, S, D)."""
+        x = self.self_residual(x, lambda y: self.self_attention(y, mask))
+        return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the encoder's output, then the feed-forward layer."""
+
+    def __init__(
+        self,
+        attention: Callable[[], Attention],
+        cross_attention: Attention,
+        feed_forward: FeedForward,
+        residual: Callable[[], Residual],
+    ) -> None:
+        super().__init__()
+        self.self_attention, self.cross_attention, self.feed_forward = attention(), cross_attention, feed_forward
+        self.self_residual, self.cross_residual, self.feed_forward_residual = residual(), residual(), residual()
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """x (B, T, D), memory (B, S, D), mask (B, 1, 1, S) -> (B, T, D)."""
+        cross = self.cross_attention
+        x = self.self_residual(x, lambda y: self.self_attention(y, causal=True))
+        x = self.cross_residual(x, lambda y: cross.attend(cross.queries(y), cross.keys_values(memory, mask)))
+        return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
+
+    def step(self, x: Tensor, past: "LayerCache", position: int) -> Tensor:
+        """The same for the newest position alone: x (R, 1, D) -> (R, 1, D); `past` takes in its key and value."""
+
+        def self_attention(y: Tensor) -> Tensor:
+            new = self.self_attention.keys_values(y, first_position=position)
+            return self.self_attention.attend(
+                self.self_attention.queries(y, position), past.append(new, position)
+            )
+
+        def cross_attention(y: Tensor) -> Tensor:
+            # The beams of a sentence are so many queries on one copy of its memory.
+            sentences = past.memory.keys.shape[0]
+            beams = y.view(sentences, -1, y.shape[-1])
+            attended = self.cross_attention.attend(self.cross_attention.queries(beams), past.memory)
+            return attended.reshape(y.shape)
+
+        x = self.self_residual(x, self_attention)
+        x = self.cross_residual(x, cross_attention)
+        return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
+
+
+class LayerCache:
+    """One decoder layer's keys and values: of the target so far (R rows), and of the source (B sentences)."""
+
+    def __init__(self, memory: KeysAndValues) -> None:
+        self.memory = memory
+        self.past: KeysAndValues | None = None
+
+    def append(self, new: KeysAndValues, position: int) -> KeysAndValues:
+        """Adds keys and values (R, H, 1, K) at `position`; returns all up to it, as views of a growing buffer."""
+        if self.past is None:
+            self.past = KeysAndValues(_room(new.keys, 16), _room(new.values, 16))
+        elif position >= self.past.keys.shape[2]:
+            self.past = KeysAndValues(
+                torch.cat([self.past.keys, _room(self.past.keys, position)], 2),
+                torch.cat([self.past.values, _room(self.past.values, position)], 2),
+            )
+        self.past.keys[:, :, position] = new.keys[:, :, 0]
+        self.past.values[:, :, position] = new.values[:, :, 0]
+        return KeysAndValues(self.past.keys[:, :, : position + 1], self.past.values[:, :, : position + 1])
+
+    def select(self, rows: Tensor | None, sentences: Tensor | None) -> None:
+        """Keeps the given rows of the target side and sentences of the source side, in that order; None keeps all."""
+        if self.past is not None and rows is not None:
+            self.past = KeysAndValues(self.past.keys.index_select(0, rows), self.past.values.index_select(0, rows))
+        if sentences is not None:
+            mask = self.memory.mask
+            self.memory = KeysAndValues(
+                self.memory.keys.index_select(0, sentences),
+                self.memory.values.index_select(0, sentences),
+                None if mask is None else mask.index_select(0, sentences),
+            )
+
+
+def _room(like: Tensor, length: int) -> Tensor:
+    return like.new_zeros(*like.shape[:2], length, like.shape[3])
+
+
+class Decoding:
+    """The state of step-by-step decoding: a model, the caches of its layers, and the position of the next token."""
+
+    def __init__(self, model: "Transformer", source: Tensor) -> None:
+        memory, mask = model.encode(source)
+        layers = [layer.cross_attention.keys_values(memory, mask) for layer in model.decoder]
+        self.model, self.position = model, 0
+        self.caches = [LayerCache(layer) for layer in layers]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Newest tokens (R,), the rows of a sentence side by side -> logits of the next ones (R, V)."""
+        x = self.model.target_embedding(tokens[:, None], self.position)
+        for layer, cache in zip(self.model.decoder, self.caches, strict=True):
+            x = layer.step(x, cache, self.position)
+        self.position += 1
+        return self.model.logits(self.model.decoder_norm(x)[:, 0])
+
+    def select(self, rows: Tensor | None, sentences: Tensor | None) -> None:
+        """Reorders the state: new row i continues old row rows[i]; sentences likewise."""
+        for cache in self.caches:
+            cache.select(rows, sentences)
+
+
+class Transformer(nn.Module):
+    """Figure 1. Sizes are the paper's d_model, d_ff, h, d_k, d_v; ids of padding are `pad`."""
+
+    def __init__(
+        self,
+        *,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        encoder_layers: int = 6,
+        decoder_layers: int = 6,
+        model_size: int = 512,
+        feedforward_size: int = 2048,
+        heads: int = 8,
+        key_size: int = 64,
+        value_size: int = 64,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        activation_dropout: float = 0.0,
+        norm: str = "post",
+        positions: str = "sinusoidal",
+        max_positions: int = 1024,
+        activation: str = "relu",
+        attention_bias: bool = False,
+        output_bias: bool = False,
+        tie_embeddings: str = "all",
+        pad: int = 0,
+    ) -> None:
+        super().__init__()
+        self.pad, self.model_size, self.positions, self.max_positions = pad, model_size, positions, max_positions
+        rotary, pre_norm = positions == "rotary", norm == "pre"
+
+        def embedding(vocabulary: int) -> Embedding:
+            return Embedding(
+                vocabulary, model_size, positions=positions, max_positions=max_positions, dropout=dropout
+            )
+
+        def attention(rotary: bool = rotary) -> Attention:
+            return Attention(
+                model_size, heads, key_size, value_size, dropout=attention_dropout, bias=attention_bias, rotary=rotary
+            )
+
+        def feed_forward() -> FeedForward:
+            return FeedForward(model_size, feedforward_size, activation=activation, dropout=activation_dropout)
+
+        def residual() -> Residual:
+            return Residual(model_size, dropout=dropout, pre_norm=pre_norm)
+
+        def final_norm() -> nn.Module:
+            return nn.LayerNorm(model_size, eps=1e-5) if pre_norm else nn.Identity()
+
+        self.source_embedding = embedding(source_vocabulary)
+        self.target_embedding = embedding(target_vocabulary)
+        if tie_embeddings == "all":
+            if source_vocabulary != target_vocabulary:
+                raise ValueError(f"one matrix cannot embed {source_vocabulary} and {target_vocabulary} pieces")
+            self.target_embedding.tokens = self.source_embedding.tokens
+        self.encoder = nn.ModuleList(
+            EncoderLayer(attention, feed_forward(), residual) for _ in range(encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderLayer(attention, attention(rotary=False), feed_forward(), residual) for _ in range(decoder_layers)
+        )
+        self.encoder_norm, self.decoder_norm = final_norm(), final_norm()
+        tied = tie_embeddings != "none"
+        self.output = self.target_embedding.tokens if tied else nn.Embedding(target_vocabulary, model_size)
+        self.output_bias = nn.Parameter(torch.zeros(target_vocabulary)) if output_bias else None
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Xavier uniform for each projection by itself, fused or not; N(0, 1/D) for embeddings; biases zero."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        for module in self.modules():
+            if isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=self.model_size**-0.5)
+            elif isinstance(module, Embedding) and module.positions == "learned":
+                nn.init.normal_(module.learned, std=self.model_size**-0.5)
+            elif isinstance(module, Attention):
+                keys = module.heads * module.key_size
+                nn.init.xavier_uniform_(module.key_value.weight[:keys])
+                nn.init.xavier_uniform_(module.key_value.weight[keys:])
+            elif isinstance(module, FeedForward) and module.gated:
+                for part in module.inner.weight.chunk(2):
+                    nn.init.xavier_uniform_(part)
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
+        """source ids (B, S) -> memory (B, S, D) and its mask (B, 1, 1, S), None where nothing is padded."""
+        padding = source == self.pad
+        mask = ~padding[:, None, None, :] if bool(padding.any()) else None
+        x = self.source_embedding(source)
+        for layer in self.encoder:
+            x = layer(x, mask)
+        return self.encoder_norm(x), mask
+
+    def decode(self, target_input: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """target input ids (B, T), beginning with the start symbol -> (B, T, D), before the output projection."""
+        x = self.target_embedding(target_input)
+        for layer in self.decoder:
+            x = layer(x, memory, mask)
+        return self.decoder_norm(x)  # type: ignore[no-any-return]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., V): the output projection (section 3.4)."""
+        return F.linear(x, self.output.weight, self.output_bias)
+
+    def forward(self, source: Tensor, target_input: Tensor) -> Tensor:
+        """source (B, S) and target input (B, T) -> (B, T, D), before the output projection."""
+        return self.decode(target_input, *self.encode(source))
