@@ -113,7 +113,7 @@ def paper_bleu(
     same but for white space other than blanks after a full-width full stop, which it drops too. The
     tokenizer equals Moses of 2017, the paper's year; Moses since November 2018 also splits the full stop off
     an abbreviation that ends the line ("usw."). sacremoses sets every Chinese and Japanese character apart
-    and keeps Indic vowel signs attached, Moses does neither.
+    and leaves Indic viramas attached, Moses does neither.
 
     Raises UserError: sacremoses not installed, no segments, unequal counts.
     """
@@ -123,7 +123,7 @@ def paper_bleu(
     _check_counts(hypotheses, [reference])
     hypothesis_tokens, reference_tokens = _paper_tokens(hypotheses, reference, target)
 
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     # force: that the text is tokenised is the point here, so sacreBLEU's warning about it is switched off
     multi_bleu = BLEU(tokenize="none", smooth_method="none", force=True)
@@ -192,7 +192,8 @@ def _warn_if_tokenised(hypotheses: Sequence[str]) -> None:
 
 
 def _sacrebleu_metric(name: str, target_language: str) -> "Metric":
-    from sacrebleu.metrics import CHRF, TER
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
 
     if name == "bleu":
         return _sacrebleu_bleu(target_language)
@@ -200,7 +201,7 @@ def _sacrebleu_metric(name: str, target_language: str) -> "Metric":
 
 
 def _sacrebleu_bleu(target_language: str) -> "Metric":
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     try:
         return BLEU(trg_lang=target_language, force=True)  # force: `_warn_if_tokenised` has spoken

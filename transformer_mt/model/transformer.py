@@ -76,7 +76,7 @@ class KeysAndValues:
 
 
 class Attention(nn.Module):
-    """Section 3.2.2: heads of scaled dot-product attention, with the projections of q, k and v fused."""
+    """Section 3.2.2: heads of scaled dot-product attention; one matrix holds the projections of q, k and v."""
 
     def __init__(
         self, size: int, heads: int, key_size: int, value_size: int, *, dropout: float, bias: bool, rotary: bool = False
@@ -84,22 +84,30 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.key_size, self.value_size = heads, key_size, value_size
         self.dropout, self.rotary = dropout, rotary
-        self.query = nn.Linear(size, heads * key_size, bias)
-        self.key_value = nn.Linear(size, heads * (key_size + value_size), bias)
+        self.projection = nn.Linear(size, heads * (2 * key_size + value_size), bias)
         self.output = nn.Linear(heads * value_size, size, bias)
 
-    def queries(self, x: Tensor, first_position: int = 0) -> Tensor:
+    def queries(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, H, T, K)."""
-        queries = self.query(x).unflatten(-1, (self.heads, self.key_size)).transpose(1, 2)
-        return rotate(queries, first_position) if self.rotary else queries
+        rows = self.heads * self.key_size
+        bias = self.projection.bias
+        return self._heads(F.linear(x, self.projection.weight[:rows], None if bias is None else bias[:rows]))
 
-    def keys_values(self, memory: Tensor, mask: Tensor | None = None, first_position: int = 0) -> KeysAndValues:
+    def keys_values(self, memory: Tensor, mask: Tensor | None = None) -> KeysAndValues:
         """memory (B, S, D) -> its keys and values."""
-        sizes = [self.heads * self.key_size, self.heads * self.value_size]
-        keys, values = self.key_value(memory).split(sizes, dim=-1)
-        keys = keys.unflatten(-1, (self.heads, self.key_size)).transpose(1, 2)
-        values = values.unflatten(-1, (self.heads, self.value_size)).transpose(1, 2)
-        return KeysAndValues(rotate(keys, first_position) if self.rotary else keys, values, mask)
+        rows = self.heads * self.key_size
+        bias = self.projection.bias
+        both = F.linear(memory, self.projection.weight[rows:], None if bias is None else bias[rows:])
+        return KeysAndValues(self._heads(both[..., :rows]), self._heads(both[..., rows:]), mask)
+
+    def project(self, x: Tensor, mask: Tensor | None = None, position: int = 0) -> tuple[Tensor, KeysAndValues]:
+        """Queries, keys and values of x (B, T, D) for self-attention, its first token at `position`."""
+        rows = self.heads * self.key_size
+        queries, keys, values = self.projection(x).split([rows, rows, self.heads * self.value_size], dim=-1)
+        queries, keys, values = self._heads(queries), self._heads(keys), self._heads(values)
+        if self.rotary:
+            queries, keys = rotate(queries, position), rotate(keys, position)
+        return queries, KeysAndValues(keys, values, mask)
 
     def attend(self, queries: Tensor, seen: KeysAndValues, *, causal: bool = False) -> Tensor:
         """softmax(q k^T / sqrt(K)) v, heads joined and projected: (B, H, T, K) -> (B, T, D)."""
@@ -111,7 +119,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> Tensor:
         """Self-attention of x (B, T, D) over itself."""
-        return self.attend(self.queries(x), self.keys_values(x, mask), causal=causal)
+        return self.attend(*self.project(x, mask), causal=causal)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -191,10 +202,8 @@ class DecoderLayer(nn.Module):
         """The same for the newest position alone: x (R, 1, D) -> (R, 1, D); `past` takes in its key and value."""
 
         def self_attention(y: Tensor) -> Tensor:
-            new = self.self_attention.keys_values(y, first_position=position)
-            return self.self_attention.attend(
-                self.self_attention.queries(y, position), past.append(new, position)
-            )
+            queries, new = self.self_attention.project(y, position=position)
+            return self.self_attention.attend(queries, past.append(new, position))
 
         def cross_attention(y: Tensor) -> Tensor:
             # The beams of a sentence are so many queries on one copy of its memory.
@@ -350,8 +359,8 @@ class Transformer(nn.Module):
                 nn.init.normal_(module.learned, std=self.model_size**-0.5)
             elif isinstance(module, Attention):
                 keys = module.heads * module.key_size
-                nn.init.xavier_uniform_(module.key_value.weight[:keys])
-                nn.init.xavier_uniform_(module.key_value.weight[keys:])
+                for part in module.projection.weight.split([keys, keys, module.heads * module.value_size]):
+                    nn.init.xavier_uniform_(part)
             elif isinstance(module, FeedForward) and module.gated:
                 for part in module.inner.weight.chunk(2):
                     nn.init.xavier_uniform_(part)

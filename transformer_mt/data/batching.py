@@ -1,0 +1,107 @@
+"""Which pairs make up which update: a pure function of (lengths, batch_tokens, seed, epoch).
+
+It knows nothing of devices, so one device and sixty-four make the same updates; `deal` then gives each forward
+pass of each rank its rows. All orders come from our own integer hash, never from a generator's state.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+WINDOW_PAIRS = 1 << 20
+"""Pairs that are sorted by length together: memory stays the same for any size of corpus."""
+
+
+def mix(*counters: int | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Hashes counters, or arrays of them, to 64 bits (the finaliser of splitmix64, applied counter by counter)."""
+    state: NDArray[np.uint64] = np.zeros((), np.uint64)
+    with np.errstate(over="ignore"):
+        for counter in counters:
+            value = np.asarray(counter, np.uint64)
+            state = (state ^ value) + np.uint64(0x9E3779B97F4A7C15)
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            state = state ^ (state >> np.uint64(31))
+    return state
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One update: numbers of its pairs, shorter ones first, and what is known of them before any forward pass."""
+
+    pairs: Integers
+    source_length: int
+    target_length: int
+    target_tokens: int
+    """Labels to predict, `</s>` included: the divisor of the loss."""
+
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens of the larger side, padding included."""
+        return len(self.pairs) * max(self.source_length, self.target_length)
+
+
+def epoch_batches(lengths: NDArray[np.int32], batch_tokens: int, seed: int, epoch: int) -> Iterator[Batch]:
+    """The updates of one epoch in their order; each pair is in exactly one of them.
+
+    lengths (N, 2): tokens of source and target, each with its `</s>`. In a batch, rows x longest source and
+    rows x longest target are at most batch_tokens. Windows of a million pairs, each drawn from the whole corpus,
+    are planned one after the other.
+    """
+    windows = max(1, -(-len(lengths) // WINDOW_PAIRS))
+    for window in range(windows):
+        pairs = _window(len(lengths), windows, window, seed, epoch)
+        batches = _cut(pairs, np.asarray(lengths[pairs]), batch_tokens, (seed, epoch))
+        order = np.argsort(mix(seed, epoch, window, np.arange(len(batches), dtype=np.uint64)), kind="stable")
+        for index in order:
+            yield batches[index]
+
+
+def _window(count: int, windows: int, window: int, seed: int, epoch: int) -> Integers:
+    """One pair of each `windows` consecutive ones, which of them is hashed: a fair sample, disjoint from the others."""
+    blocks = np.arange(-(-count // windows), dtype=np.uint64)
+    shift = mix(seed, epoch, blocks) % np.uint64(windows)
+    pairs = blocks * np.uint64(windows) + (shift + np.uint64(window)) % np.uint64(windows)
+    return pairs[pairs < count].astype(np.int64)
+
+
+def _cut(pairs: Integers, lengths: NDArray[np.int32], batch_tokens: int, key: tuple[int, int]) -> list[Batch]:
+    """Sorts a window by length, equal lengths in hashed order, and cuts it where batch_tokens are full."""
+    longest = lengths.max(1)
+    order = np.lexsort((mix(*key, pairs.astype(np.uint64)), lengths.sum(1), longest))
+    pairs, lengths, longest = pairs[order], lengths[order], longest[order]
+    batches, start = [], 0
+    while start < len(pairs):
+        end = _largest_end(longest, start, batch_tokens)
+        source, target = lengths[start:end, 0], lengths[start:end, 1]
+        batches.append(Batch(pairs[start:end], int(source.max()), int(target.max()), int(target.sum())))
+        start = end
+    return batches
+
+
+def _largest_end(longest: NDArray[np.int32], start: int, batch_tokens: int) -> int:
+    """The largest end for which rows x longest fits; at least one row, since the product only grows with the end."""
+    low, high = start + 1, min(len(longest), start + max(1, batch_tokens // int(longest[start])))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (middle - start) * int(longest[middle - 1]) <= batch_tokens:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def passes_needed(batch: Batch, device_tokens: int, ranks: int) -> int:
+    """Forward passes that each rank needs so that none holds more than device_tokens, padding included."""
+    longest = max(batch.source_length, batch.target_length)
+    rows = max(1, device_tokens // longest)
+    return -(-len(batch.pairs) // (rows * ranks))
+
+
+def deal(batch: Batch, passes: int, ranks: int, rank: int) -> list[Integers]:
+    """A rank's rows in each of its passes: every share gets as many rows, and as long ones, as the others."""
+    return [batch.pairs[share::passes * ranks] for share in range(rank, passes * ranks, ranks)]

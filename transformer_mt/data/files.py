@@ -1,0 +1,202 @@
+"""Files as streams of bytes: decompressed, without a byte order mark, split at line feeds only.
+
+Also what kind of file a person gave where text is wanted, told by its first bytes.
+"""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import re
+import stat
+import zlib
+from collections.abc import Buffer, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from transformer_mt.errors import UserError
+
+ENCODING = "UTF-8"
+COMPRESSIONS = {
+    b"\x1f\x8b": "gzip",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    # A skippable frame: the parallel zstd tools write one first.
+    b"\x50\x2a\x4d\x18": "zstd",
+}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_HEAD = 4096  # bytes looked at to tell the kind of a file
+_ZSTD_MISSING = (
+    'is compressed with zstd, and reading that needs the extra [formats]: pip install "transformer-mt[formats]"'
+)
+_KINDS = (
+    (rb"PAR1", "a Parquet file (write {parquet: FILE})"),
+    (rb"PK\x03\x04", "a zip archive"),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (rb"%PDF-", "a PDF file"),
+    (rb"\x89PNG|\xff\xd8\xff|GIF8", "an image"),
+    (rb"\x7fELF", "a program"),
+    (rb"\xd0\xcf\x11\xe0", "an old Office document"),
+    (rb"SQLite format 3", "an SQLite database"),
+    (rb"\x80[\x02-\x05]", "a Python pickle"),
+    # A serialised message whose first field is a piece: its text, then its score (a float, tag 0x15).
+    (rb"\n[\x05-\x7f]\n.[^\n]{1,100}?\x15", "a SentencePiece model"),
+    (rb"version https://git-lfs", "a pointer that Git LFS left in the file's place (run git lfs pull)"),
+    (rb"(?s).{257}ustar", "a tar archive"),
+    (rb"\s*(<\?xml|<tmx|<xliff)", "an XML file (TMX and the like are not read)"),
+    (rb"(?i)\s*<(!doctype )?html", "a page of HTML"),
+    (rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff", "UTF-32 text"),
+    (rb"\xff\xfe|\xfe\xff", "UTF-16 text"),
+)
+
+
+class _ZstdStream(io.RawIOBase):
+    """Decompresses zstd frames and, unlike the library's own reader, notices when the last one is cut off."""
+
+    def __init__(self, raw: BinaryIO, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(f"{path} {_ZSTD_MISSING}") from None
+        self._raw = raw
+        self._new_frame = zstandard.ZstdDecompressor().decompressobj
+        self._frame = self._new_frame()
+        self._fault = zstandard.ZstdError
+        self._inside = False  # between a frame's first and last byte
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer)
+        while not self._ready:
+            block = self._frame.unused_data if self._frame.eof else b""
+            block = block or self._raw.read(1 << 16)
+            if not block:
+                if self._inside:
+                    raise EOFError
+                return 0
+            if self._frame.eof:
+                self._frame = self._new_frame()
+            try:
+                self._ready = self._frame.decompress(block)
+            except self._fault as failure:
+                raise zlib.error(str(failure)) from None
+            self._inside = not self._frame.eof
+        size = min(len(view), len(self._ready))
+        view[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+
+def _decompressed(raw: io.BufferedReader, path: Path) -> io.BufferedReader:
+    """The stream itself, or what is packed in it: told by its first bytes, since names lie."""
+    head = raw.peek(8)
+    packing = next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), None)
+    if packing is None:
+        return raw
+    if packing == "zstd":
+        return io.BufferedReader(_ZstdStream(raw, path), 1 << 17)
+    opened = {"gzip": gzip.GzipFile, "xz": lzma.LZMAFile, "bzip2": bz2.BZ2File}[packing](raw)
+    return io.BufferedReader(cast(io.RawIOBase, opened), 1 << 17)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns what the decompressors raise into sentences.
+
+    Raises:
+        UserError: the file cannot be opened, or its compressed data are damaged or end too early.
+    """
+    try:
+        yield
+    except EOFError:
+        raise UserError(f"{path} is incomplete: its compressed data end too early; fetch or make it again") from None
+    except (zlib.error, lzma.LZMAError) as failure:
+        raise UserError(f"{path} is damaged: {failure}") from None
+    except OSError as failure:
+        if failure.errno is None:  # gzip and bz2 say so when the data, not the disk, are at fault
+            raise UserError(f"{path} is damaged: {failure}") from None
+        raise UserError(f"{path} cannot be read: {failure.strerror}") from None
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[io.BufferedReader]:
+    """The file's bytes, decompressed, without a UTF-8 byte order mark at its start."""
+    with explained(path), open(path, "rb", buffering=1 << 17) as raw, _decompressed(raw, path) as stream:
+        if stream.peek(3).startswith(_BYTE_ORDER_MARK):
+            stream.read(3)
+        yield stream
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """The file's lines as bytes, each with its LF (the last one may lack it): nothing else ends a line.
+
+    Raises:
+        UserError: the file cannot be opened or is not whole.
+    """
+    with opened(path) as stream:
+        yield from stream
+
+
+def text_of(line: bytes) -> str:
+    """A line's text: without its LF and one CR before that; any other CR is a blank.
+
+    Raises:
+        UnicodeDecodeError: the line is not UTF-8.
+    """
+    text = line.decode()
+    if text[-1:] == "\n":
+        text = text[:-1]
+    if "\r" in text:
+        text = text.removesuffix("\r").replace("\r", " ")
+    return text
+
+
+def bad_bytes(path: Path, line: int, failure: UnicodeDecodeError) -> UserError:
+    """What to tell about a line that is not UTF-8 (`line` counts from 1)."""
+    value = failure.object[failure.start]
+    kind = kind_of(path)
+    found = f"; the file looks like {kind}" if kind else ""
+    return UserError(
+        f"{path}, line {line}: byte 0x{value:02X} at byte offset {failure.start} of the line is not {ENCODING}, "
+        f"the encoding expected{found}; convert the file (iconv -t UTF-8), or leave such pairs out with "
+        "data.on_bad_bytes: skip_pair"
+    )
+
+
+def kind_of(path: Path) -> str | None:
+    """What the file looks like when it is not text, None when it may be text."""
+    with opened(path) as stream:
+        head = stream.read(_HEAD)
+    for pattern, name in _KINDS:
+        if re.match(pattern, head):
+            return name
+    # UTF-16 without a mark: in Western text every other byte is NUL.
+    if len(head) >= 8 and max(head[::2].count(0), head[1::2].count(0)) > len(head) * 0.3:
+        return "UTF-16 text"
+    return None
+
+
+def count_lines(path: Path) -> int:
+    """How many lines the file has."""
+    return sum(1 for _ in lines(path))
+
+
+def path_problem(path: Path) -> str | None:
+    """Why this path cannot be a data file at all (missing, a folder, a pipe, unreadable), or None."""
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            return f"{path} is a folder; wanted a file"
+        if not stat.S_ISREG(mode):
+            return f"{path} is a pipe or a device; wanted a file, since it is read more than once"
+        open(path, "rb").close()
+    except FileNotFoundError:
+        return f"{path} does not exist"
+    except OSError as failure:
+        return f"{path} cannot be read: {failure.strerror}"
+    return None

@@ -1,0 +1,168 @@
+"""Text to ids and back with SentencePiece: learning a model, checking a given one, using it."""
+
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import sentencepiece
+
+from transformer_mt.config import Tokenizer as Settings
+from transformer_mt.data.batching import mix
+from transformer_mt.data.clean import normalize
+from transformer_mt.errors import UserError
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+THREADS = os.cpu_count() or 1
+
+
+@dataclass
+class Learned:
+    """What came of learning one model."""
+
+    model: bytes
+    lines: int
+    """Lines of the corpus."""
+    sampled: int
+    """Lines learned from."""
+    too_long: int
+    """Lines left out because they are longer than tokenizer.max_line_bytes."""
+
+
+def learn(lines: Iterable[str], count: int, settings: Settings, seed: int) -> Learned:
+    """Learns a model from normalised lines, of which there are `count`; at most sample_lines of them are used."""
+    result = Learned(b"", count, 0, 0)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sampled(lines, result, settings, seed),
+            model_writer=model,
+            model_type=settings.algorithm,
+            vocab_size=settings.vocabulary_size,
+            hard_vocab_limit=settings.vocabulary_limit == "hard",
+            normalization_rule_name=settings.normalization,
+            remove_extra_whitespaces=False,
+            byte_fallback=settings.byte_fallback,
+            character_coverage=settings.character_coverage,
+            input_sentence_size=settings.sample_lines,
+            shuffle_input_sentence=True,
+            max_sentence_length=settings.max_line_bytes,
+            num_threads=THREADS,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise _explained(str(error), result, settings) from None
+    result.model = model.getvalue()
+    return result
+
+
+def _sampled(lines: Iterable[str], result: Learned, settings: Settings, seed: int) -> Iterator[str]:
+    """Draws lines evenly over the whole corpus, by a hash of their number."""
+    share = min(1.0, settings.sample_lines / max(1, result.lines))
+    limit = int(share * ((1 << 64) - 1))
+    for number, line in enumerate(lines):
+        if share < 1 and int(mix(seed, number)) > limit:
+            continue
+        if len(line.encode()) > settings.max_line_bytes:
+            result.too_long += 1
+        else:
+            result.sampled += 1
+            yield line
+
+
+def _explained(message: str, result: Learned, settings: Settings) -> UserError:
+    """SentencePiece's refusals in our key's names."""
+    size = settings.vocabulary_size
+    if limit := re.search(r"too high.*<= (\d+)", message):
+        return UserError(
+            f"tokenizer.vocabulary_size: found {size}, but this corpus allows at most {limit[1]} pieces "
+            "(lower it, or set tokenizer.vocabulary_limit: soft)"
+        )
+    if limit := re.search(r"vocabulary size is too small.*?(\d+)\D*$|smaller than required_chars\D*\d+ vs (\d+)", message, re.I):
+        return UserError(
+            f"tokenizer.vocabulary_size: found {size}, too small for the {limit[1] or limit[2]} characters of this corpus "
+            "(raise it, or lower tokenizer.character_coverage)"
+        )
+    if not result.sampled:
+        reason = (
+            f"all {result.too_long} lines are longer than tokenizer.max_line_bytes {settings.max_line_bytes}"
+            if result.too_long
+            else "the training text is empty"
+        )
+        return UserError(f"no text to learn the tokenizer from: {reason}")
+    return UserError(f"tokenizer: SentencePiece refused to learn {size} pieces: {message}")
+
+
+def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
+    """A SentencePiece model whose special ids are ours; anything else is told what it is and what is wanted."""
+    if not path.is_file():
+        raise UserError(f"tokenizer model {path} not found")
+    content = path.read_bytes()
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(content)
+    except RuntimeError:
+        kind = "a text file" if _is_text(content) else "another kind of file"
+        hint = " (a .vocab list? the .model file beside it is wanted)" if path.suffix == ".vocab" else ""
+        raise UserError(f"{path} is {kind}, wanted a SentencePiece .model{hint}") from None
+    found = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+    if found != (PAD, UNK, BOS, EOS):
+        raise UserError(
+            f"{path} has the special ids pad {found[0]}, unk {found[1]}, bos {found[2]}, eos {found[3]}; wanted 0, 1, 2, 3 "
+            "(train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3, or leave tokenizer.model out)"
+        )
+    return processor
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content[:4096].decode("utf-8", "strict")
+    except UnicodeDecodeError as error:
+        return error.start > 4000
+    return b"\0" not in content[:4096]
+
+
+class Tokenizer:
+    """Both languages' models: lines to ids and ids to lines."""
+
+    def __init__(self, folder: Path) -> None:
+        shared = folder / "spm.model"
+        self.files = [shared] if shared.is_file() else [folder / "source.model", folder / "target.model"]
+        models = [load_model(path) for path in self.files]
+        self._source, self._target = models[0], models[-1]
+
+    @property
+    def source_size(self) -> int:
+        """Pieces of the source vocabulary."""
+        return int(self._source.get_piece_size())
+
+    @property
+    def target_size(self) -> int:
+        """Pieces of the target vocabulary."""
+        return int(self._target.get_piece_size())
+
+    def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line after `normalize`, without `</s>`; text can never produce a special id but unk."""
+        return self._source.encode([normalize(line) for line in lines], num_threads=THREADS)  # type: ignore[no-any-return]
+
+    def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
+        """The same for the target language."""
+        return self._target.encode([normalize(line) for line in lines], num_threads=THREADS)  # type: ignore[no-any-return]
+
+    def decode(self, ids: Sequence[int], unknown_marker: str = "⁇") -> str:
+        """One line of text; bytes that are no character become U+FFFD, and it can never hold a line break."""
+        parts: list[list[int]] = [[]]
+        for token in ids:
+            if token == UNK:
+                parts.append([])
+            else:
+                parts[-1].append(int(token))
+        text = f" {unknown_marker} ".join(self._target.decode(part) for part in parts)
+        return LINE_BREAKS.sub(" ", text.strip() if len(parts) > 1 else text)

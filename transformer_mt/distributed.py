@@ -1,0 +1,137 @@
+"""All that several processes agree on; the only file that imports torch.distributed.
+
+Without a launcher there is one process, rank 0 of 1, and every function here does nothing costly.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from transformer_mt.errors import UserError
+
+T = TypeVar("T")
+
+# Rank 0 may prepare data for hours while the others wait; torchrun itself notices a process that died.
+TIMEOUT = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Process:
+    """This process among the others, and the device it computes on."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and prints."""
+        return self.rank == 0
+
+
+def launched() -> bool:
+    """Whether a launcher such as torchrun started us. Half a set of its variables is an error."""
+    variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in variables if name not in os.environ]
+    if "RANK" not in os.environ and "LOCAL_RANK" not in os.environ:
+        return False
+    if missing:
+        raise UserError(
+            f"the launcher's environment is incomplete: {', '.join(missing)} not set "
+            "(start several processes with torchrun, or unset RANK for one)"
+        )
+    return True
+
+
+def pick_device(wanted: str) -> torch.device:
+    """The device that `--device` means: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if wanted == "auto":
+        return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise UserError(f"--device {wanted}: wanted auto, cpu, cuda, cuda:N or mps") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"--device {wanted}: this torch ({torch.__version__}) finds no GPU")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("--device mps: not available here")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"--device {wanted}: wanted auto, cpu, cuda, cuda:N or mps")
+    return torch.device("cuda", local_rank) if device.type == "cuda" and device.index is None else device
+
+
+@contextmanager
+def process_group(device: str = "auto") -> Iterator[Process]:
+    """Joins the other processes, if there are any, for the time of the context."""
+    chosen = pick_device(device)
+    if not launched():
+        yield Process(0, 1, chosen)
+        return
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=TIMEOUT)
+    try:
+        yield Process(dist.get_rank(), dist.get_world_size(), chosen)
+    finally:
+        dist.destroy_process_group()
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """Adds a tensor over all ranks, in place."""
+    if dist.is_initialized():
+        dist.all_reduce(values)
+    return values
+
+
+def gather(value: T) -> list[T]:
+    """The values of all ranks, in order of rank, on every rank."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def on_first_rank(action: Callable[[], T]) -> T:
+    """Runs `action` on rank 0 alone while the others wait; its result, or its exception, reaches all."""
+    if not dist.is_initialized():
+        return action()
+    box: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            box[0] = action()
+        except Exception as failure:
+            dist.broadcast_object_list([None, RuntimeError(str(failure))])
+            raise
+    dist.broadcast_object_list(box)
+    if box[1] is not None:
+        raise OtherRankFailed(str(box[1]))
+    return box[0]  # type: ignore[no-any-return]
+
+
+class OtherRankFailed(Exception):
+    """Rank 0 failed and has said why; the others leave in silence."""
+
+
+def replicate(module: nn.Module, process: Process) -> nn.Module:
+    """The module, its gradients averaged over the ranks in every backward pass outside of `unsynchronised`."""
+    if process.ranks == 1:
+        return module
+    from torch.nn.parallel import DistributedDataParallel
+
+    ids = [process.device.index] if process.device.type == "cuda" else None
+    return DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
+
+
+def unsynchronised(module: nn.Module) -> AbstractContextManager[None]:
+    """Around forward and backward of all passes of an update but the last."""
+    no_sync = getattr(module, "no_sync", None)
+    return nullcontext() if no_sync is None else no_sync()
