@@ -96,14 +96,14 @@ person: friendly freundlich; happy glücklich; sad traurig; rich reich; poor arm
 animal: wild wild; fast schnell; white weiß; black schwarz; brown braun; fat fett
 person animal text tale clothes thing device furniture vehicle opening room home venue spot ground event: old alt
 animal clothes thing device furniture vehicle opening room home venue spot ground: big groß; small klein; ugly hässlich
-food: fresh frisch; sweet süß; delicious lecker; cheap billig; soft weich; frozen gefroren; organic biologisch
+food: fresh frisch; sweet süß; delicious lecker; cheap billig; soft weich; frozen gefroren
 drink: cold kalt; hot heiß; cheap billig; delicious lecker; expensive teuer teur; sweet süß
 text tale event: interesting interessant; boring langweilig; long lang; funny lustig; short kurz; exciting spannend;
     sad traurig; important wichtig; strange seltsam
 text clothes thing device furniture vehicle: new neu; cheap billig; expensive teuer teur
 clothes furniture vehicle thing: beautiful schön; red rot; blue blau; green grün; yellow gelb; white weiß;
     black schwarz; grey grau; brown braun
-clothes: warm warm; dirty schmutzig; clean sauber; elegant elegant; colourful bunt; wet nass; dry trocken trocken
+clothes: warm warm; dirty schmutzig; clean sauber; elegant elegant; colourful bunt; wet nass; dry trocken
 thing: heavy schwer; light leicht; broken kaputt; valuable wertvoll; lost verloren; dirty schmutzig; clean sauber
 device: broken kaputt; modern modern; loud laut
 furniture: comfortable bequem; heavy schwer; wooden hölzern
@@ -156,7 +156,8 @@ VERB_TABLES = {
         repair repaired = reparieren repariert repariert : vehicle device; wash washed = waschen wäscht gewaschen : clothes vehicle food;
         clean cleaned = putzen putzt geputzt : room opening; need needed = brauchen braucht gebraucht : thing device clothes *;
         have had = haben hat gehabt : animal thing device vehicle *; lose lost = verlieren verliert verloren : thing clothes;
-        forget forgot = vergessen vergisst vergessen : thing text task *; like liked = mögen mag gemocht : person animal food event *;
+        forget forgot = vergessen vergisst vergessen : thing text task *;
+        like liked = mögen mag gemocht : person animal food event *;
         hear heard = hören hört gehört : animal person event *; understand understood = verstehen versteht verstanden : task text;
         describe described = beschreiben beschreibt beschrieben : person task event home; steal stole = stehlen stiehlt gestohlen : thing vehicle;
         hide hid = verstecken versteckt versteckt : thing text animal; learn learned = lernen lernt gelernt : +poem +song +rule +word;
@@ -173,7 +174,7 @@ VERB_TABLES = {
         give_back gave = zurück.geben gibt zurückgegeben : thing text; choose chose = aus.wählen wählt ausgewählt : clothes text thing;
         feed fed = füttern füttert gefüttert : animal; solve solved = lösen löst gelöst : task; order ordered = bestellen bestellt bestellt : food drink;
         explain explained = erklären erklärt erklärt : task; correct corrected = korrigieren korrigiert korrigiert : text task;
-        translate translated = übersetzen übersetzt übersetzt : text tale; collect collected = sammeln sammelt gesammelt : nothing""",
+        translate translated = übersetzen übersetzt übersetzt : text tale""",
     "dative": """help helped = helfen hilft geholfen : person animal; thank thanked = danken dankt gedankt : person;
         follow followed = folgen folgt ist gefolgt : person animal vehicle; trust trusted = vertrauen vertraut vertraut : person;
         congratulate congratulated = gratulieren gratuliert gratuliert : person; listen_to listened = zu.hören hört zugehört : person;
@@ -185,8 +186,7 @@ VERB_TABLES = {
         look_after looked = auf.passen passt aufgepasst : auf acc person animal; remember remembered = sich erinnern erinnert erinnert : an acc person event text;
         look_forward_to looked = sich freuen freut gefreut : auf acc event; take_care_of took = sich kümmern kümmert gekümmert : um acc person animal;
         complain_about complained = sich beschweren beschwert beschwert : über acc person food task venue;
-        fall_in_love_with fell = sich verlieben verliebt verliebt : in acc person; say_goodbye_to said = sich verabschieden verabschiedet verabschiedet : von dat person;
-        suffer_from suffered = leiden leidet gelitten : unter dat task""",
+        fall_in_love_with fell = sich verlieben verliebt verliebt : in acc person; say_goodbye_to said = sich verabschieden verabschiedet verabschiedet : von dat person""",
     "giving": """give gave = geben gibt gegeben : thing text food drink; show showed = zeigen zeigt gezeigt : text thing clothes room;
         send sent = schicken schickt geschickt : text thing; lend lent = leihen leiht geliehen : thing text vehicle;
         tell told = erzählen erzählt erzählt : tale; offer offered = an.bieten bietet angeboten : food drink""",
@@ -342,7 +342,6 @@ def _noun(entry: str, kind: str, adjectives: tuple[Adjective, ...]) -> Noun:
 
 
 def _adjectives() -> dict[str, tuple[Adjective, ...]]:
-    graded = {entry.split(" ")[0]: entry.replace("_", " ") for entry in entries(COMPARISONS)}
     comparisons = {entry.split(" ")[0]: entry.split(" ")[1:] for entry in entries(COMPARISONS)}
     by_kind: dict[str, list[Adjective]] = {kind: [] for kind in NOUN_TABLES}
     for block in re.split(r"\n(?=\S)", ADJECTIVES.strip()):
@@ -355,7 +354,6 @@ def _adjectives() -> dict[str, tuple[Adjective, ...]]:
             )
             for kind in kinds.split():
                 by_kind[kind].append(adjective)
-    del graded
     return {kind: tuple(adjectives) for kind, adjectives in by_kind.items()}
 
 
@@ -377,9 +375,7 @@ def _verb(entry: str, frame: str) -> Verb:
     english_part, _, german_part = words.partition(" = ")
     english, past = english_part.split(" ")
     base, _, particle = english.replace("_", " ").partition(" ")
-    *reflexive, infinitive, third = (german_part.split(" ist ")[0] if frame != "copula" else "sein ist").split(" ")[:3]
-    if reflexive and reflexive != ["sich"]:
-        reflexive, infinitive, third = [], reflexive[0], infinitive
+    infinitive, third = german_part.removeprefix("sich ").split(" ")[:2]
     prefix, _, stem = infinitive.rpartition(".")
     kinds = details.split()
     preposition, case = "", ACCUSATIVE if frame != "dative" else DATIVE
@@ -389,7 +385,7 @@ def _verb(entry: str, frame: str) -> Verb:
     nouns = tuple(noun for noun in NOUNS if noun.kind in kinds or "+" + noun.english[0] in kinds)
     return Verb(
         frame, base, particle, past, _present(stem, third), prefix, stem, german_part.split(" ")[-1],
-        " ist " in german_part, bool(reflexive), "*" not in kinds, preposition, case, tuple(kinds), nouns,
+        " ist " in german_part, german_part.startswith("sich "), "*" not in kinds, preposition, case, tuple(kinds), nouns,
     )  # fmt: skip
 
 
@@ -399,7 +395,7 @@ NOUNS = tuple(
 )
 NOUNS_BY_KIND = {kind: tuple(noun for noun in NOUNS if noun.kind == kind) for kind in NOUN_TABLES}
 VERBS = {
-    frame: tuple(_verb(entry, frame) for entry in entries(table) if not entry.endswith(": nothing"))
+    frame: tuple(_verb(entry, frame) for entry in entries(table))
     for frame, table in VERB_TABLES.items()
 }
 NUMERALS = numerals()

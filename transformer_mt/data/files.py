@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 from transformer_mt.errors import UserError
 
 ENCODING = "UTF-8"
+PARQUET = "a Parquet file (write {parquet: FILE})"
 COMPRESSIONS = {
     b"\x1f\x8b": "gzip",
     b"\xfd7zXZ\x00": "xz",
@@ -33,7 +34,7 @@ _ZSTD_MISSING = (
     'is compressed with zstd, and reading that needs the extra [formats]: pip install "transformer-mt[formats]"'
 )
 _KINDS = (
-    (rb"PAR1", "a Parquet file (write {parquet: FILE})"),
+    (rb"PAR1", PARQUET),
     (rb"PK\x03\x04", "a zip archive"),
     (rb"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     (rb"%PDF-", "a PDF file"),

@@ -1,0 +1,172 @@
+"""Data sets of the Hugging Face hub: choosing the part, pinning the commit, loading, and plain words for failures."""
+
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.config import HubSource, Languages
+from transformer_mt.data.readers import BATCH_ROWS
+from transformer_mt.errors import UserError
+
+_NETWORK_MODULES = ("httpx", "httpx2", "httpcore", "requests", "urllib3")
+_LOCAL_FILES = "to use local files instead: data.train: [{source: train.en, target: train.de}]"
+
+
+def resolve_hub(source: HubSource, languages: Languages) -> HubSource:
+    """The same source with its subset chosen and its revision pinned to a commit.
+
+    The subset is the one named after the two language codes in either order, or `default` where there is no other.
+    Offline the commit is the one in the client's cache; it stays None when none is known there.
+
+    Raises:
+        UserError: no such data set, revision or subset (the message lists the subsets), or no way to reach the hub.
+    """
+    with _explained(source):
+        revision = _commit(source)
+        available = _subsets(source, revision)
+    subset = _choose_subset(source, languages, available)
+    return source.model_copy(update={"subset": subset, "revision": revision})
+
+
+def load(source: HubSource, languages: Languages) -> Iterator[Any]:
+    """The split's rows as pyarrow tables of at most BATCH_ROWS rows; a missing subset is chosen first.
+
+    Raises:
+        UserError: it cannot be had; one line that says why and what to do.
+    """
+    if source.subset is None:
+        source = resolve_hub(source, languages)
+    with _explained(source):
+        import datasets
+
+        rows = datasets.load_dataset(source.hub, source.subset, split=source.split, revision=source.revision)
+    yield from rows.with_format("arrow").iter(batch_size=BATCH_ROWS)
+
+
+def describe(source: HubSource) -> str:
+    """Name, subset and split: `wmt/wmt14 de-en train`."""
+    return " ".join(part for part in (source.hub, source.subset, source.split) if part)
+
+
+def _commit(source: HubSource) -> str | None:
+    import huggingface_hub
+
+    if not _offline():
+        info = huggingface_hub.HfApi().dataset_info(source.hub, revision=source.revision)
+        return info.sha
+    cached = huggingface_hub.try_to_load_from_cache(
+        source.hub, "README.md", repo_type="dataset", revision=source.revision or "main"
+    )
+    return Path(cached).parent.name if isinstance(cached, str) else source.revision
+
+
+def _subsets(source: HubSource, revision: str | None) -> list[str]:
+    import datasets
+
+    return sorted(datasets.get_dataset_config_names(source.hub, revision=revision))
+
+
+def _choose_subset(source: HubSource, languages: Languages, available: list[str]) -> str:
+    one, other = languages.source, languages.target
+    wanted = [source.subset] if source.subset else [f"{one}-{other}", f"{other}-{one}"]
+    for name in wanted:
+        if name in available:
+            return name
+    if not source.subset and available == ["default"]:
+        return "default"
+    raise UserError(
+        f"data set {source.hub} has no subset {' or '.join(wanted)}; available: {', '.join(available) or 'none'}"
+    )
+
+
+def _offline() -> bool:
+    import huggingface_hub.constants
+
+    return bool(huggingface_hub.constants.HF_HUB_OFFLINE) or os.environ.get("HF_DATASETS_OFFLINE", "").upper() in (
+        "1", "ON", "YES", "TRUE",
+    )  # fmt: skip
+
+
+@contextmanager
+def _explained(source: HubSource) -> Iterator[None]:
+    """Keeps the client quiet, and turns its many exceptions into one line for people."""
+    try:
+        with _quiet():
+            yield
+    except Exception as failure:
+        raise UserError(_sentence(source, failure)) from failure
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings about retries, and no progress bars where nobody watches."""
+    import datasets
+    import huggingface_hub
+
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+        huggingface_hub.utils.disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _sentence(source: HubSource, failure: Exception) -> str:
+    """What a failure of the client means, told by its kind first and its words last."""
+    from datasets.exceptions import DatasetNotFoundError
+    from huggingface_hub import errors
+
+    data_set, words = f"data set {source.hub}", str(failure)
+    if isinstance(failure, errors.GatedRepoError) or "gated" in words:
+        return f"{data_set} is gated: ask for access at its page, then set HF_TOKEN"
+    if isinstance(failure, errors.RevisionNotFoundError):
+        return f"{data_set} has no revision {source.revision}"
+    if isinstance(failure, (errors.RepositoryNotFoundError, DatasetNotFoundError)):
+        return f"{data_set} does not exist on the hub, or is private (set HF_TOKEN); {_LOCAL_FILES}"
+    if "scripts are no longer supported" in words:
+        return (
+            f"{data_set} is made by a Python script at this revision, which `datasets` does not run any more; "
+            f"choose another revision; {_LOCAL_FILES}"
+        )
+    if split := re.search(r"Unknown split.*Should be one of \[(.*?)\]", words, re.DOTALL):
+        return f"{data_set} has no split {source.split}; available: {split[1].replace(chr(39), '')}"
+    if subsets := re.search(r"BuilderConfig .* not found. Available: \[(.*?)\]", words, re.DOTALL):
+        return f"{data_set} has no subset {source.subset}; available: {subsets[1].replace(chr(39), '')}"
+    if _offline():
+        return f"{data_set} is not in the cache and the hub is offline (HF_HUB_OFFLINE is set); {_LOCAL_FILES}"
+    first_line = words.strip().splitlines()[0] if words.strip() else "no reason given"
+    if _is_network(failure):
+        return f"{data_set}: the hub cannot be reached ({type(failure).__name__}: {first_line}); {_LOCAL_FILES}"
+    return f"{data_set} cannot be read: {type(failure).__name__}: {first_line}"
+
+
+def _is_network(failure: BaseException | None) -> bool:
+    """Whether the failure, or what it came from, is one of the connection."""
+    while failure is not None:
+        module = type(failure).__module__.partition(".")[0]
+        if isinstance(failure, (ConnectionError, TimeoutError)) or module in (
+            "httpx",
+            "httpx2",
+            "httpcore",
+            "requests",
+        ):
+            return True
+        response = getattr(failure, "response", None)
+        if getattr(response, "status_code", 0) >= 500:
+            return True
+        failure = failure.__cause__ or failure.__context__
+    return False

@@ -1,0 +1,230 @@
+"""Pairs out of text files, TSV, JSON lines and Arrow tables.
+
+A record ends at a line feed and nothing else, and the two sides are never shifted against each other: a difference
+is an error.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from transformer_mt.config import JsonlSource, Languages, TextSource, TsvSource
+from transformer_mt.data import files
+from transformer_mt.errors import UserError
+
+BATCH_ROWS = 1000
+
+
+class Pair(NamedTuple):
+    """A source text and its translation; `line` is the number, from 1, of its line or row in the file or split."""
+
+    source: str
+    target: str
+    line: int
+
+
+class Tally:
+    """Counts what is changed or left out on the way, and knows whether text that is not UTF-8 may be left out."""
+
+    def __init__(self, on_bad_bytes: str, counts: Counter[str]) -> None:
+        self._may_skip = on_bad_bytes == "skip_pair"
+        self._counts = counts
+
+    def skips_bad_bytes(self) -> bool:
+        """Whether a pair with bad bytes is left out (it is counted then) or is an error."""
+        if self._may_skip:
+            self._counts["bad_bytes"] += 1
+        return self._may_skip
+
+    def value(self, value: object) -> str:
+        """The text of a JSON or Arrow value, each line break in it a blank; nothing is empty text.
+
+        Raises:
+            TypeError: it is something else than text.
+            UnicodeError: bytes that are not UTF-8, or text that cannot be written as UTF-8.
+        """
+        if value is None:
+            return ""
+        if isinstance(value, bytes):
+            value = value.decode()
+        if not isinstance(value, str):
+            raise TypeError(f"found {type(value).__name__} ({value!r:.40}), wanted text")
+        if not value.isascii():
+            value.encode()  # JSON can hold half a surrogate pair
+        if "\n" in value or "\r" in value:
+            self._counts["line_break_in_value"] += 1
+            value = value.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+        return value
+
+
+def text_pairs(source: TextSource, tally: Tally) -> Iterator[Pair]:
+    """Line N of one file with line N of the other."""
+    left, right = files.lines(source.source), files.lines(source.target)
+    text_of = files.text_of
+    for number, (source_line, target_line) in enumerate(zip_longest(left, right), start=1):
+        if source_line is None or target_line is None:
+            longer, line = (right, target_line) if source_line is None else (left, source_line)
+            _refuse_counts(source, number, chain([line or b""], longer), target_is_longer=longer is right)
+        try:
+            pair = Pair(text_of(source_line), text_of(target_line), number)
+        except UnicodeDecodeError as failure:
+            if tally.skips_bad_bytes():
+                continue
+            path = source.source if failure.object == source_line else source.target
+            raise files.bad_bytes(path, number, failure) from None
+        yield pair
+
+
+def _refuse_counts(source: TextSource, number: int, surplus: Iterable[bytes], *, target_is_longer: bool) -> NoReturn:
+    """One side ended before line `number`, where the other's `surplus` begins: tells both counts, and why."""
+    total, only_empty = number - 1, True
+    for line in surplus:
+        total += 1
+        only_empty = only_empty and not line.strip()
+    lengths = (number - 1, total) if target_is_longer else (total, number - 1)
+    sides = dict(zip((source.source, source.target), lengths, strict=True))
+    found = " and ".join(f"{path} has {length} line{'s'[length == 1 :]}" for path, length in sides.items())
+    raise UserError(f"{found}; line N of one must translate line N of the other{_hint(sides, only_empty)}")
+
+
+def _hint(sides: dict[Path, int], only_empty: bool) -> str:
+    for path, length in sides.items():
+        if length == 1 and (returns := next(files.lines(path)).count(b"\r")) > 1:
+            return f". {path} has {returns} CR characters: old Macintosh line ends? convert them to LF"
+    return ". Only empty lines at the end differ: delete them" if only_empty and min(sides.values()) else ""
+
+
+def _decoded_lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(files.lines(path), start=1):
+        try:
+            text = files.text_of(line)
+        except UnicodeDecodeError as failure:
+            if tally.skips_bad_bytes():
+                continue
+            raise files.bad_bytes(path, number, failure) from None
+        yield number, text
+
+
+def tsv_pairs(source: TsvSource, tally: Tally) -> Iterator[Pair]:
+    """Two of the columns; others are passed over, but every line must have as many as the first."""
+    first, second = source.columns
+    least, wanted = max(first, second) + 1, 0
+    for number, text in _decoded_lines(source.tsv, tally):
+        columns = text.split("\t")
+        found = len(columns)
+        if found < least or (wanted and found != wanted):
+            expected = f"{wanted} as in the lines before" if wanted else f"at least {least}"
+            raise UserError(f"{source.tsv}, line {number}: found {found} tab-separated columns, wanted {expected}")
+        wanted = found
+        yield Pair(columns[first], columns[second], number)
+
+
+def jsonl_pairs(source: JsonlSource, languages: Languages, tally: Tally) -> Iterator[Pair]:
+    """One object a line. Blank lines are passed over: an object holds both sides, so nothing can shift."""
+    keys = source.columns or (languages.source, languages.target)
+    unseen = set(keys)
+    for number, text in _decoded_lines(source.jsonl, tally):
+        if not text or text.isspace():
+            continue
+        where = f"{source.jsonl}, line {number}"
+        record = _record(where, text, inner=not source.columns)
+        if not any(key in record for key in keys):
+            raise UserError(f"{where}: found the keys {_listed(record)}; wanted {_listed(keys)}")
+        unseen.difference_update(record)
+        pair = _pair(where, [record.get(key) for key in keys], number, tally)
+        if pair:
+            yield pair
+    if len(unseen) == 1:  # both absent means that there was no record at all
+        raise UserError(f"{source.jsonl}: no line has the key {_listed(unseen)}")
+
+
+def _record(where: str, text: str, *, inner: bool) -> dict[str, Any]:
+    """The object on a line; with `inner`, the one under its `translation` if it has such."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as failure:
+        raise UserError(f"{where}: not a whole JSON object ({failure})") from None
+    if inner and isinstance(record, dict) and isinstance(record.get("translation"), dict):
+        record = record["translation"]
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: found {type(record).__name__}, wanted a JSON object")
+    return record
+
+
+def _pair(where: str, values: list[object], number: int, tally: Tally) -> Pair | None:
+    """The pair of two values, or None where it is left out for its bad bytes."""
+    try:
+        return Pair(tally.value(values[0]), tally.value(values[1]), number)
+    except UnicodeError:
+        if tally.skips_bad_bytes():
+            return None
+        raise UserError(
+            f"{where}: text that is not {files.ENCODING}, the encoding expected; mend it, or leave such pairs out "
+            "with data.on_bad_bytes: skip_pair"
+        ) from None
+    except TypeError as failure:
+        raise UserError(f"{where}: {failure}") from None
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(map(str, names)) or "(none)"
+
+
+def parquet_tables(path: Path) -> Iterator[Any]:
+    """The file's rows as pyarrow tables of at most BATCH_ROWS rows."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(BATCH_ROWS):
+                yield pyarrow.Table.from_batches([batch])
+    except (pyarrow.ArrowException, OSError) as failure:
+        raise UserError(f"{path} cannot be read as Parquet: {failure}") from None
+
+
+def table_pairs(tables: Iterator[Any], name: str, columns: list[str], *, named: bool, tally: Tally) -> Iterator[Pair]:
+    """Two columns of Arrow tables.
+
+    `name` is the source's in messages. `columns` are the language codes, to be found in a `translation` column
+    or as columns of their own; or, when `named`, columns that the person named.
+    """
+    number = 0
+    for table in tables:
+        sides = [_values(table, path) for path in _column_paths(table.schema, name, columns, named)]
+        for values in zip(*sides, strict=True):
+            number += 1
+            pair = _pair(f"{name}, row {number}", list(values), number, tally)
+            if pair:
+                yield pair
+
+
+def _column_paths(schema: Any, name: str, columns: list[str], named: bool) -> list[list[str]]:
+    """Where the two texts are: told by names, never by position."""
+    found = list(schema.names)
+    if set(columns) <= set(found):
+        return [[column] for column in columns]
+    kind = schema.field("translation").type if "translation" in found and not named else None
+    if hasattr(kind, "num_fields"):
+        inner = [kind.field(index).name for index in range(kind.num_fields)]
+        if set(columns) <= set(inner):
+            return [["translation", column] for column in columns]
+        found = [f"translation.{field}" for field in inner] or found
+    raise UserError(f"{name} has the columns {_listed(found)}; wanted {_listed(columns)}")
+
+
+def _values(table: Any, path: list[str]) -> list[object]:
+    """A column's values; as bytes where text is not UTF-8, so that one bad row does not hide the others."""
+    import pyarrow
+    import pyarrow.compute
+
+    column = table.column(path[0])
+    if path[1:]:
+        column = pyarrow.compute.struct_field(column, path[1:])
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return list(column.cast(pyarrow.large_binary()).to_pylist())

@@ -1,0 +1,229 @@
+"""Beam search in tensor2tensor's form. It knows no model and no text: only steps, scores and ids.
+
+W live hypotheses always go on; finished ones are kept apart, so one that ends early takes nobody's place.
+Letters in shapes: B sentences, A of them still searched, W beam, N hypotheses wanted, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Steps(Protocol):
+    """What the search drives: R = A x W rows, the W rows of a sentence side by side."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Takes in the newest tokens (R,), gives the logits of the next ones (R, V)."""
+        ...
+
+    def select(self, rows: Tensor | None, sentences: Tensor | None) -> None:
+        """Makes new row i continue old row rows[i], and new sentence i be old sentence sentences[i]; None: as it is."""
+        ...
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """What a sum of log-probabilities is divided by: none 1, average n, power n^alpha, gnmt ((5 + n) / 6)^alpha.
+
+    n is the number of tokens with `</s>`.
+    """
+
+    form: str = "gnmt"
+    alpha: float = 0.6
+
+    def __call__(self, length: Tensor) -> Tensor:
+        """Lengths -> divisors, of the same shape."""
+        if self.form == "none":
+            return torch.ones_like(length)
+        if self.form == "average":
+            return length
+        return (length if self.form == "power" else (5 + length) / 6) ** self.alpha
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One finished output: its tokens without `</s>`, log-probability with `</s>`, and that divided by the penalty."""
+
+    tokens: tuple[int, ...]
+    log_probability: float
+    score: float
+
+
+def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row (A, M), largest first; equal ones by index. Values and indices (A, count)."""
+    count = min(count, scores.shape[1])
+    if scores.shape[1] <= count + 1:
+        values, indices = scores.sort(dim=1, descending=True, stable=True)
+        return values[:, :count], indices[:, :count]
+    values, indices = scores.topk(count + 1, dim=1)
+    if bool((values[:, count] == values[:, count - 1]).any()):  # topk takes any of equal ones; a sort takes the first
+        values, indices = scores.sort(dim=1, descending=True, stable=True)
+        return values[:, :count], indices[:, :count]
+    indices, order = indices[:, :count].sort(dim=1)
+    values, again = values[:, :count].gather(1, order).sort(dim=1, descending=True, stable=True)
+    return values, indices.gather(1, again)
+
+
+class _Finished:
+    """The N best finished hypotheses of each sentence, best first; empty places score minus infinity."""
+
+    def __init__(self, sentences: int, wanted: int, room: int, like: Tensor) -> None:
+        self.scores = like.new_full((sentences, wanted), -torch.inf)
+        self.sums = self.scores.clone()
+        self.lengths = torch.zeros_like(self.scores, dtype=torch.long)
+        self.tokens = torch.zeros(sentences, wanted, room, dtype=torch.long, device=like.device)
+
+    def add(self, scores: Tensor, sums: Tensor, prefixes: Tensor, length: int) -> None:
+        """Offers candidates: scores and sums (A, C), prefixes (A, C, length); earlier ones win ties."""
+        wanted = self.scores.shape[1]
+        self.scores, order = top(torch.cat([self.scores, scores], 1), wanted)
+        self.sums = torch.cat([self.sums, sums], 1).gather(1, order)
+        self.lengths = torch.cat([self.lengths, torch.full_like(scores, length, dtype=torch.long)], 1).gather(1, order)
+        padded = torch.nn.functional.pad(prefixes, (0, self.tokens.shape[2] - length))
+        every = torch.cat([self.tokens, padded], 1)
+        self.tokens = every.gather(1, order[:, :, None].expand(-1, -1, every.shape[2]))
+
+    def keep(self, sentences: Tensor) -> None:
+        """Drops the other sentences."""
+        self.scores, self.sums = self.scores[sentences], self.sums[sentences]
+        self.lengths, self.tokens = self.lengths[sentences], self.tokens[sentences]
+
+    def hypotheses(self, sentence: int) -> list[Hypothesis]:
+        """Those found for a sentence, best first."""
+        rows = zip(
+            self.scores[sentence].tolist(), self.sums[sentence].tolist(), self.lengths[sentence].tolist(),
+            self.tokens[sentence].tolist(), strict=True,
+        )  # fmt: skip
+        return [
+            Hypothesis(tuple(tokens[:length]), total, score)
+            for score, total, length, tokens in rows
+            if score > -torch.inf
+        ]
+
+
+def beam_search(
+    steps: Steps,
+    limits: Tensor,
+    *,
+    start: int,
+    eos: int,
+    forbidden: Sequence[int],
+    beam_size: int,
+    n_best: int = 1,
+    penalty: LengthPenalty = LengthPenalty(),
+    min_length: int = 1,
+) -> list[list[Hypothesis]]:
+    """Searches all sentences together; for each its n_best best hypotheses, best first (fewer if no more exist).
+
+    limits (B,): most tokens of each sentence's output, `</s>` not counted. A sentence stops as soon as no live
+    hypothesis can beat its n-th finished one at any length up to its limit. Ties go to the lower beam, then the
+    lower id. `forbidden` ids are never produced; log-probabilities are those of the model all the same, so a
+    hypothesis' is what forced decoding gives. beam_size 1 is greedy search.
+    """
+    search = _Search(limits, start, beam_size, n_best, penalty)
+    results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
+    while len(search.numbers):
+        log_probabilities = steps.step(search.tokens.flatten())
+        log_probabilities = torch.log_softmax(
+            log_probabilities, -1, dtype=torch.promote_types(log_probabilities.dtype, torch.float32)
+        ).view(len(search.numbers), beam_size, -1)
+        _forbid(log_probabilities, search, eos, forbidden, min_length)
+        parents = search.advance(log_probabilities, eos)
+        done = search.done()
+        for index in done.nonzero()[:, 0].tolist():
+            results[search.numbers[index]] = search.finished.hypotheses(index)
+        search.leave(steps, done, parents)
+    return results
+
+
+def _forbid(log_probabilities: Tensor, search: "_Search", eos: int, forbidden: Sequence[int], min_length: int) -> None:
+    """Takes out what may not come next: forbidden ids, `</s>` too early, all but `</s>` at the limit."""
+    log_probabilities[:, :, list(forbidden)] = -torch.inf
+    early = search.length < torch.clamp(search.limits, max=min_length)
+    if bool(early.any()):
+        log_probabilities[early, :, eos] = -torch.inf
+    full = search.length >= search.limits
+    if bool(full.any()):
+        # Even a model that rules </s> out ends here, with a score that says so.
+        ends = log_probabilities[full, :, eos].clamp(min=-1e30)
+        log_probabilities[full] = -torch.inf
+        log_probabilities[full, :, eos] = ends
+
+
+class _Search:
+    """The sentences still searched: numbers (A,), sums and newest tokens (A, W), prefixes (A, W, length)."""
+
+    def __init__(self, limits: Tensor, start: int, beam_size: int, n_best: int, penalty: LengthPenalty) -> None:
+        self.numbers, self.limits = list(range(len(limits))), limits
+        self.beam_size, self.n_best, self.penalty, self.length = beam_size, n_best, penalty, 0
+        self.tokens = torch.full((len(limits), beam_size), start, device=limits.device)
+        self.prefixes = self.tokens[:, :, None][:, :, :0]
+        self.sums: Tensor | None = None
+        self.finished: _Finished
+
+    def advance(self, log_probabilities: Tensor, eos: int) -> Tensor:
+        """One token further; the beams (A, W) that the new live hypotheses continue."""
+        if self.sums is None:  # all beams begin alike: only the first one counts
+            self.sums = log_probabilities.new_full(self.tokens.shape, -torch.inf)
+            self.sums[:, 0] = 0
+            room = int(self.limits.max())
+            self.finished = _Finished(len(self.limits), self.n_best, room, self.sums)
+        vocabulary = log_probabilities.shape[-1]
+        totals = (self.sums[:, :, None] + log_probabilities).flatten(1)
+        candidates = 1 if self.beam_size == 1 else 2 * self.beam_size
+        totals, indices = top(totals, candidates)
+        parents, tokens = indices // vocabulary, indices % vocabulary
+        ends = tokens == eos
+        if bool(ends.any()):
+            self._finish(totals, parents, ends)
+        return self._go_on(totals, parents, tokens, ends)
+
+    def _finish(self, totals: Tensor, parents: Tensor, ends: Tensor) -> None:
+        length = torch.tensor(self.length + 1, dtype=totals.dtype, device=totals.device)
+        scores = torch.where(ends, totals / self.penalty(length), -torch.inf)
+        prefixes = self.prefixes.gather(1, parents[:, :, None].expand(-1, -1, self.length))
+        self.finished.add(scores, totals, prefixes, self.length)
+
+    def _go_on(self, totals: Tensor, parents: Tensor, tokens: Tensor, ends: Tensor) -> Tensor:
+        """Makes the best candidates that do not end the new live hypotheses."""
+        order = ends.to(torch.uint8).sort(dim=1, stable=True).indices[:, : self.beam_size]
+        if order.shape[1] < self.beam_size:  # a vocabulary smaller than the beam: fill up with dead hypotheses
+            order = torch.nn.functional.pad(order, (0, self.beam_size - order.shape[1]))
+            filled = torch.arange(self.beam_size, device=order.device) >= totals.shape[1]
+        else:
+            filled = torch.zeros(self.beam_size, dtype=torch.bool, device=order.device)
+        dead = ends.gather(1, order) | filled
+        self.sums = totals.gather(1, order).masked_fill(dead, -torch.inf)
+        self.tokens, parents = tokens.gather(1, order), parents.gather(1, order)
+        past = self.prefixes.gather(1, parents[:, :, None].expand(-1, -1, self.length))
+        self.prefixes = torch.cat([past, self.tokens[:, :, None]], 2)
+        self.length += 1
+        return parents
+
+    def done(self) -> Tensor:
+        """(A,): no live hypothesis can still beat the n-th finished one, however long it grows."""
+        assert self.sums is not None
+        best = self.sums.max(1).values
+        shortest = torch.full_like(best, self.length + 1)
+        longest = (self.limits + 1).to(best.dtype)
+        bound = torch.maximum(best / self.penalty(shortest), best / self.penalty(longest))
+        over = (best == -torch.inf) | (self.length > self.limits)
+        return over | (self.finished.scores[:, -1] >= bound)
+
+    def leave(self, steps: Steps, done: Tensor, parents: Tensor) -> None:
+        """Lets the sentences that are done leave, and the state of the steps follow the beams."""
+        stays = (~done).nonzero()[:, 0]
+        rows = (torch.arange(len(parents), device=parents.device)[:, None] * self.beam_size + parents)[stays].flatten()
+        all_stay = len(stays) == len(done)
+        still = all_stay and bool((rows == torch.arange(len(rows), device=rows.device)).all())
+        if not all_stay:
+            self.numbers = [self.numbers[index] for index in stays.tolist()]
+            self.limits, self.tokens, self.prefixes = self.limits[stays], self.tokens[stays], self.prefixes[stays]
+            assert self.sums is not None
+            self.sums = self.sums[stays]
+            self.finished.keep(stays)
+        if self.numbers:
+            steps.select(None if still else rows, None if all_stay else stays)

@@ -1,0 +1,150 @@
+"""Models on disk: writing a deployable `model/`, and finding and loading the model that a person means.
+
+Weights are safetensors, everything else YAML and JSON: nothing we write needs pickle to be read.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from transformer_mt.config import Config, Decoding, Languages, Model
+from transformer_mt.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from transformer_mt.errors import UserError
+from transformer_mt.model.transformer import Transformer
+
+FORMAT = 1
+WEIGHTS = "model.safetensors"
+START = {"bos": BOS, "eos": EOS, "pad": PAD}
+
+
+def build(settings: Model, source_size: int, target_size: int) -> Transformer:
+    """A new model for vocabularies of these sizes; weights are drawn from torch's generator."""
+    numbers = settings.model_dump(exclude={"preset", "start_symbol"})
+    return Transformer(source_vocabulary=source_size, target_vocabulary=target_size, pad=PAD, **numbers)
+
+
+def weights(model: Transformer) -> dict[str, Tensor]:
+    """The parameters by name; tied ones stand there once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def load_weights(model: Transformer, tensors: Mapping[str, Tensor], origin: Path) -> None:
+    """Copies tensors into the model; names may carry the prefixes of wrappers, but must be those of this model."""
+    found = {name.replace("module.", "").replace("_orig_mod.", ""): tensor for name, tensor in tensors.items()}
+    wanted = dict(model.named_parameters())
+    problems = [f"{origin} lacks {name}" for name in wanted.keys() - found.keys()]
+    problems += [f"{origin} has {name}, unknown to this model" for name in found.keys() - wanted.keys()]
+    for name in wanted.keys() & found.keys():
+        if wanted[name].shape != found[name].shape:
+            shapes = f"{tuple(found[name].shape)}, wanted {tuple(wanted[name].shape)}"
+            problems.append(f"{origin}: {name} has shape {shapes}")
+    if problems:
+        raise UserError(*sorted(problems)[:10])
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(found[name])
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, on the CPU."""
+    if not path.is_file():
+        raise UserError(f"{path} not found")
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except SafetensorError as error:
+        raise UserError(f"{path} is no readable safetensors file: {error}") from None
+
+
+def sync(path: Path) -> None:
+    """Forces a file or a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_model(folder: Path, tensors: Mapping[str, Tensor], config: Config, tokenizer_folder: Path, card: str) -> None:
+    """Fills a folder with all that translating needs, and no path of this machine."""
+    save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+    for file in Tokenizer(tokenizer_folder).files:
+        shutil.copyfile(file, folder / file.name)
+    settings = {
+        "format": FORMAT,
+        "languages": config.languages.model_dump(mode="json"),
+        "model": config.model.model_dump(mode="json"),
+        "decoding": config.decoding.model_dump(mode="json"),
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), "utf-8")
+    (folder / "README.md").write_text(card, "utf-8")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with what belongs to it, ready to translate."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    languages: Languages
+    decoding: Decoding
+    start: int
+    """The id that the decoder's input begins with."""
+    origin: Path
+    """The folder it was loaded from."""
+
+
+def locate(folder: Path) -> Path:
+    """The model or checkpoint folder that a path means: itself, or a run's model/, best or newest checkpoint."""
+    if (folder / WEIGHTS).is_file():
+        return folder
+    if not folder.is_dir():
+        raise UserError(f"model folder {folder} not found")
+    checkpoints = sorted(folder.glob("checkpoints/step-*/" + WEIGHTS))
+    for candidate in [folder / "model", folder / "checkpoints" / "best", *(path.parent for path in checkpoints[::-1])]:
+        if (candidate / WEIGHTS).is_file():
+            return candidate.resolve() if candidate.is_symlink() else candidate
+    raise UserError(
+        f"{folder} holds no model: wanted a run folder with model/ or checkpoints/, a model folder or a checkpoint folder"
+    )
+
+
+def load(folder: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Loaded:
+    """Loads what `locate` finds, in evaluation mode."""
+    origin = locate(folder)
+    state = origin / "state.json"
+    settings = _read_settings(state if state.is_file() else origin / "config.yaml")
+    tokenizer = Tokenizer(origin.parent.parent / "tokenizer" if state.is_file() else origin)
+    shape = Model.model_validate(settings["model"])
+    model = build(shape, tokenizer.source_size, tokenizer.target_size)
+    load_weights(model, read_tensors(origin / WEIGHTS), origin / WEIGHTS)
+    return Loaded(
+        model.to(device, dtype).eval(),
+        tokenizer,
+        Languages.model_validate(settings["languages"]),
+        Decoding.model_validate(settings["decoding"]),
+        START[shape.start_symbol],
+        origin,
+    )
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """The configuration that a model folder (config.yaml) or a checkpoint (state.json) carries."""
+    if not path.is_file():
+        raise UserError(f"{path} not found: not a folder that this program wrote")
+    text = path.read_text("utf-8")
+    settings: dict[str, Any] = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    if settings.get("format") != FORMAT:
+        raise UserError(f"{path} has format {settings.get('format')}, this program reads {FORMAT}")
+    config: dict[str, Any] = settings.get("config", settings)
+    return config
