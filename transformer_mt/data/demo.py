@@ -8,13 +8,14 @@ Every choice fixes both languages at once, so each English sentence has exactly 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from transformer_mt.data import demo_grammar as grammar
 from transformer_mt.data import demo_lexicon as lexicon
 from transformer_mt.data.demo_grammar import (
-    PERSONAL_PRONOUNS, THEY, THIRD, Clause, Pair, Phrase, noun_phrase, prepositional, verb_group, words,
+    PERSONAL_PRONOUNS, TENSES, THEY, THIRD, TIME_OF_MODE, Clause, MiddleField, Pair, Phrase, VerbGroup,
+    in_case, noun_phrase, prepositional, verb_group, words,
 )  # fmt: skip
 from transformer_mt.data.demo_lexicon import ACCUSATIVE, DATIVE, GENITIVE, NOMINATIVE, Noun, Verb
 
@@ -25,21 +26,52 @@ FEWEST_WORDS, MOST_WORDS = 3, 22
 
 Item = TypeVar("Item")
 
+Sentence = tuple[str, str, str]  # English, German, final mark
+NOTHING: Pair = ("", "")
 FRAMES = (
     ("transitive",) * 14 + ("activity",) * 3 + ("happening",) * 2 + ("dative",) * 3 + ("prepositional",) * 4
-    + ("giving",) * 3 + ("motion",) * 3 + ("location",) * 2 + ("laying",) + ("copula",) * 4 + ("comparison",)
+    + ("giving",) * 3 + ("motion",) * 3 + ("location",) * 2 + ("laying", "comparison") + ("copula",) * 3
 )  # fmt: skip
-ACTIONS = ("transitive",) * 5 + ("activity", "dative", "prepositional", "giving", "motion", "location", "happening")
-PLACES = tuple(noun for kind in ("venue", "spot", "ground", "room") for noun in lexicon.NOUNS_BY_KIND[kind])
-PERSONS, ANIMALS = lexicon.NOUNS_BY_KIND["person"], lexicon.NOUNS_BY_KIND["animal"]
-THINGS = tuple(noun for noun in lexicon.NOUNS if noun.kind not in {"person", "animal"} and noun.adjectives)
+ACTIONS = tuple(frame for frame in FRAMES if frame not in {"copula", "comparison"})
+VERBS, NOUNS_BY_KIND = lexicon.VERBS, lexicon.NOUNS_BY_KIND
+BE = VERBS["copula"][0]
+DOINGS = tuple(verb for frame in ("activity", "transitive", "dative") for verb in VERBS[frame] if verb.modal)
+VERBS_BY_OBJECT = {
+    kind: tuple(verb for frame in ("transitive", "dative") for verb in VERBS[frame] if kind in verb.kinds)
+    for kind in lexicon.NOUN_TABLES
+}
+ANIMAL_VERBS = tuple(
+    verb
+    for frame in ("activity", "happening", "transitive", "dative")
+    for verb in VERBS[frame]
+    if words(verb.english, verb.particle) in {
+        "sleep", "play", "fall asleep", "wake up", "run away", "come back", "see", "hear", "look for", "eat", "follow",
+        "watch", "like", "rest", "find",
+    }
+)  # fmt: skip
+# "They read" and "they put on" would be present and past alike, so the past takes verbs that show it.
+_BY_ENGLISH = {words(verb.english, verb.particle): verb for verb in VERBS["transitive"]}
+CLEAR_IN_PAST = {_BY_ENGLISH["read"]: _BY_ENGLISH["write"], _BY_ENGLISH["put on"]: _BY_ENGLISH["try on"]}
+PERSONS, ANIMALS = NOUNS_BY_KIND["person"], NOUNS_BY_KIND["animal"]
+LOCALITIES = tuple(noun for kind in ("venue", "spot", "ground", "room") for noun in NOUNS_BY_KIND[kind])
+PETS = tuple(noun for noun in ANIMALS if noun.english[0] in {"dog", "cat", "horse"})
+THINGS = tuple(noun for noun in lexicon.NOUNS if noun.kind not in {"person", "animal"})
+INHABITED = {"room", "home", "venue", "spot", "ground"}
 NAMES = tuple(lexicon.PEOPLE.split())
-CITIES, FREQUENCIES = lexicon.word_pairs(lexicon.CITIES), lexicon.word_pairs(lexicon.FREQUENCIES)
-MANNERS, COMMENTS = lexicon.word_pairs(lexicon.MANNERS), lexicon.word_pairs(lexicon.COMMENTS)
+CITIES, FREQUENCIES, VEHICLES = map(lexicon.word_pairs, (lexicon.CITIES, lexicon.FREQUENCIES, lexicon.VEHICLES))
+MANNERS, COMMENTS = map(lexicon.word_pairs, (lexicon.MANNERS, lexicon.COMMENTS))
 SUBORDINATORS = lexicon.word_pairs(lexicon.SUBORDINATORS)
 TIMES = {time: lexicon.word_pairs(table) for time, table in lexicon.TIMES.items()}
-SAYING, ASKING, INTENDING = lexicon.VERBS["saying"], lexicon.VERBS["asking"], lexicon.VERBS["intending"]
 QUESTION_WORDS = (("why", "warum"), ("when", "wann"), ("how often", "wie oft"), ("where", "wo"))
+UTTERANCE_TENSES = ("present",) * 4 + ("past",) * 3 + ("future",)
+INDIRECT_QUESTIONS = (("whether", "ob"),) * 3 + QUESTION_WORDS
+CONJUNCTIONS = (("and", " und"), ("but", ", aber"), ("or", " oder"))
+DOINGS_TO_PERSONS = tuple(verb for verb in VERBS_BY_OBJECT["person"] if verb.kinds[0] == "person")
+DOINGS_TO_THINGS = tuple(verb for verb in VERBS["transitive"] if verb.kinds[0] != "person")
+THINGS_AND_BEINGS = PERSONS + ANIMALS + tuple(n for n in THINGS if n.kind in {"thing", "furniture", "food", "vehicle"})
+ASKABLE = tuple(noun for noun in lexicon.NOUNS if noun.countable and VERBS_BY_OBJECT[noun.kind])
+TO_INFINITIVES = {verb.infinitive: verb.to_infinitive for verbs in VERBS.values() for verb in verbs}
+IT, WHO = Phrase("it", "es", THIRD), Phrase("who", "wer", THIRD)
 
 
 class Composer:
@@ -58,14 +90,13 @@ class Composer:
 
     # --- phrases ---
 
-    def noun_phrase(self, nouns: tuple[Noun, ...], case: int, style: str = "any") -> Phrase:
+    def noun_phrase(self, nouns: tuple[Noun, ...], case: int, style: str) -> Phrase:
         """A noun phrase; the style says which determiners suit its place."""
         noun = self.pick(nouns)
         adjective = self._attribute(noun) if self.chance(0.35) else None
-        if style != "negated" and noun.kind != "person" and self.chance(0.07):
+        if style != "negated" and noun.kind != "person" and noun.bond != "unowned" and self.chance(0.07):
             return self._owned(noun, case, adjective)
-        tables = grammar.DETERMINERS if noun.countable else grammar.MASS_DETERMINERS
-        determiner = self.pick(self.pick(tables[style]))
+        determiner = self.pick(self.pick(grammar.DETERMINERS[noun.bond][style]))
         if determiner is grammar.THE and adjective is None and self.chance(0.15):
             superlative = self.pick(noun.adjectives).superlative if noun.adjectives else ("", "")
             adjective = superlative if superlative[0] else None
@@ -87,132 +118,393 @@ class Composer:
         english = f"{owner.english}'s {thing.english.removeprefix('the ')}"
         return thing._replace(english=english, german=f"{thing.german} {owner.german}")
 
-    def subject(self, negated: bool = False, relative: bool = False) -> Phrase:
+    def person_subject(self, negated: bool = False) -> Phrase:
         """A person, or people, in the nominative."""
         kind = self._random()
-        if kind < 0.3:
-            english, _, german, _, _, agreement = self.pick(PERSONAL_PRONOUNS)
-            return Phrase(english, german, agreement)
         if kind < 0.45:
-            name = self.pick(NAMES)
-            return Phrase(name, name, THIRD)
-        person = self.noun_phrase(PERSONS, NOMINATIVE, "definite" if negated or kind > 0.9 else "any")
-        if kind > 0.92:
+            return self._short_person(kind < 0.3)
+        person = self.noun_phrase(PERSONS, NOMINATIVE, "definite" if negated or kind > 0.93 else "subject")
+        if kind > 0.93:
             other = self.noun_phrase(PERSONS, NOMINATIVE, "definite")
             return Phrase(f"{person.english} and {other.english}", f"{person.german} und {other.german}", THEY)
-        return self.with_relative(person) if relative and self.chance(0.15) else person
+        return self._subject_with_relative(person) if self.chance(0.12) else person
 
-    def person(self, case: int, agreement: int, style: str) -> Phrase:
-        """A person as object: a pronoun other than the subject, a name or a noun phrase."""
-        kind = self._random()
-        if kind < 0.3:
-            row = PERSONAL_PRONOUNS[self.pick(grammar.OBJECT_PRONOUNS[agreement])]
-            return Phrase(row[1], row[2 + case], row[5], True, kind="pronoun")
-        if kind < 0.45:
-            name = self.pick(NAMES)
-            return Phrase(name, name, THIRD)
-        return self.noun_phrase(PERSONS, case, style)
-
-    def with_relative(self, head: Phrase) -> Phrase:
-        """The phrase with a relative clause, whose German pronoun agrees with the head and ends in commas."""
-        pronouns = grammar.RELATIVES[head.gender]
-        mode = self.pick(grammar.MODES)
-        if head.kind in WHERE_KINDS:
-            clause = self.clause(self.pick(ACTIVE), mode, self.simple_subject(), bare=True)
-            place, german = lexicon.PLACE_PREPOSITIONS[head.kind]
-            english = f"{place} which {clause.statement()}"
-            relative = clause.subordinate(f"{german} {pronouns[DATIVE]}")
-        elif head.kind == "person" and self.chance(0.6):
-            who = Phrase("who", pronouns[NOMINATIVE], head.agreement)
-            clause = self.clause(self.action(), mode, who)
-            english, relative = clause.statement(), clause.subordinate("")
-        else:
-            clause, case = self._gapped(head, mode)
-            english = f"{'whom' if head.kind == 'person' else 'that'} {clause.statement()}"
-            relative = clause.subordinate(pronouns[case])
-        return head._replace(english=f"{head.english} {english}", german=head.german + relative)
-
-    def _gapped(self, head: Phrase, mode: str) -> tuple[Clause, int]:
-        verb = self.pick(VERBS_BY_OBJECT[head.kind])
-        return self.clause(verb, mode, self.simple_subject(), gap=True), verb.case
+    def _short_person(self, pronoun: bool) -> Phrase:
+        if pronoun:
+            english, _, german, _, _, agreement = self.pick(PERSONAL_PRONOUNS)
+            return Phrase(english, german, agreement)
+        name = self.pick(NAMES)
+        return Phrase(name, name, THIRD, kind="name")
 
     def simple_subject(self) -> Phrase:
         """A short definite subject, as suits a clause inside another."""
-        if self.chance(0.4):
-            english, _, german, _, _, agreement = self.pick(PERSONAL_PRONOUNS)
-            return Phrase(english, german, agreement)
+        if self.chance(0.5):
+            return self._short_person(self.chance(0.7))
         return noun_phrase(self.pick(PERSONS), self.pick((grammar.THE, *grammar.MY)), NOMINATIVE)
+
+    def person_object(self, case: int, agreement: int, style: str) -> Phrase:
+        """A person as object: a pronoun other than the subject, a name or a noun phrase."""
+        kind = self._random()
+        if kind < 0.35:
+            row = PERSONAL_PRONOUNS[self.pick(grammar.OBJECT_PRONOUNS[agreement])]
+            return Phrase(row[1], row[3] if case == ACCUSATIVE else row[4], THIRD, kind="pronoun")
+        return self._short_person(False) if kind < 0.5 else self.noun_phrase(PERSONS, case, style)
+
+    def with_relative(self, head: Phrase) -> Phrase:
+        """The phrase with a relative clause, whose German pronoun agrees with the head and stands first."""
+        pronouns, mode = grammar.RELATIVES[head.gender], self.pick(grammar.MODES)
+        if head.kind in INHABITED and self.chance(0.5):
+            clause = self.clause(self.pick(VERBS["activity"]), mode, self.simple_subject(), bare=True)
+            place, german = lexicon.PLACE_PREPOSITIONS[head.kind]
+            english, pronoun = f"{place} which", f"{german} {pronouns[DATIVE]}"
+        elif head.kind == "person" and self.chance(0.6):
+            subject = Phrase("who", pronouns[NOMINATIVE], head.agreement, kind="pronoun")
+            clause = self.clause(self.action(), mode, subject, simple=True)
+            english, pronoun = "", ""
+        else:
+            verb = self.pick(VERBS_BY_OBJECT[head.kind])
+            clause = self.clause(verb, mode, self.simple_subject(), gap=True)
+            english, pronoun = ("whom" if head.kind == "person" else "that"), pronouns[verb.case]
+        relative = words(head.english, english, clause.statement())
+        return head._replace(english=relative, tail=clause.subordinate(pronoun))
+
+    def _subject_with_relative(self, head: Phrase) -> Phrase:
+        phrase = self.with_relative(head)
+        return phrase._replace(german=phrase.german + phrase.tail, tail="")
 
     # --- clauses ---
 
     def action(self) -> Verb:
-        """A verb of any frame a person can be the subject of, being excepted."""
-        return self.pick(lexicon.VERBS[self.pick(ACTIONS)])
+        """A verb of any frame with a person as subject."""
+        return self.pick(VERBS[self.pick(ACTIONS)])
+
+    def any_clause(
+        self, mode: str, time: Pair = NOTHING, negated: bool = False, steady: bool = False, things: bool = True
+    ) -> Clause:
+        """A clause about a person, an animal, a thing or the weather; a steady one has no adverb of frequency."""
+        kind = self._random() * (1 if things else 0.9)
+        if kind < 0.84:
+            frame, subject = self.pick(FRAMES), self.person_subject(negated)
+            if frame in {"copula", "comparison"}:
+                return self.state(mode, subject, time, negated)
+            return self.clause(self.pick(VERBS[frame]), mode, subject, time=time, negated=negated, steady=steady)
+        if kind < 0.89:
+            subject = self.noun_phrase(ANIMALS, NOMINATIVE, "definite" if negated else "subject")
+            return self.clause(self.pick(ANIMAL_VERBS), mode, subject, time=time, negated=negated, simple=True, steady=steady)
+        if kind >= 0.9:
+            subject = self.noun_phrase(THINGS, NOMINATIVE, "definite")
+            if VERBS_BY_OBJECT[subject.kind] and self.chance(0.3):
+                subject = self._subject_with_relative(subject)
+            return self.state(mode, subject, time, negated)
+        return self.clause(self.pick(VERBS["weather"]), TIME_OF_MODE[mode], IT, time=time, negated=negated, steady=True)
+
+    def state(self, mode: str, subject: Phrase, time: Pair, negated: bool) -> Clause:
+        """A clause with "be" and an adjective or a comparison."""
+        kind = subject.kind if subject.kind in NOUNS_BY_KIND else "person"
+        adjective = self.pick(lexicon.ADJECTIVES_BY_KIND[kind])
+        complement: Pair = (adjective.english, adjective.german)
+        if adjective.comparative[0] and self.chance(0.5):
+            other = self.noun_phrase(NOUNS_BY_KIND[kind], NOMINATIVE, "definite")
+            if self.chance(0.7):
+                (english, german), link = adjective.comparative, ("than", "als")
+            else:
+                english, german, link = f"as {adjective.english}", f"so {adjective.german}", ("as", "wie")
+            complement = words(english, link[0], other.english), words(german, link[1], other.german)
+        elif self.chance(0.2):
+            complement = f"very {adjective.english}", f"sehr {adjective.german}"
+        return self.clause(BE, TIME_OF_MODE[mode], subject, time=time, negated=negated, complement=complement)
 
     def clause(
-        self, verb: Verb, mode: str, subject: Phrase, *, time: Pair = ("", ""), negated: bool = False, gap: bool = False,
-        bare: bool = False,
+        self, verb: Verb, mode: str, subject: Phrase, *, time: Pair = NOTHING, negated: bool = False, gap: bool = False,
+        bare: bool = False, simple: bool = False, steady: bool = False, complement: Pair = NOTHING,
     ) -> Clause:  # fmt: skip
-        """A clause with the verb; a gap leaves the object out, a bare one has no adjuncts."""
-        if mode not in grammar.TENSES and not verb.modal:
-            mode = grammar.TIME_OF_MODE[mode]
-        if mode == "past" and verb.past == verb.english and not negated:
-            mode = "future"  # as in "they read", which would be present and past alike
+        """A clause with the verb; a gap leaves the object out, a bare one has no adjuncts, a simple no nested clause."""
+        if not verb.modal:
+            mode = TIME_OF_MODE[mode]
+        if mode == "past":
+            verb = CLEAR_IN_PAST.get(verb, verb)
         group = verb_group(verb, mode, subject.agreement, negated)
         field = MiddleField(time, negated)
+        field.complement = complement
         if verb.reflexive:
             field.pronouns = grammar.REFLEXIVES[subject.agreement]
-        frequency = ("", "")
-        if not negated and not time[0] and mode in {"present", "past"} and self.chance(0.15):
-            frequency = self.pick(FREQUENCIES)
-            field.time = frequency[1]
-            be = verb.english == "be"
-            statement = words(*((group.statement, frequency[0]) if be else (frequency[0], group.statement)))
-            group = group._replace(statement=statement, question_rest=words(frequency[0], group.question_rest))
-        self._complements(field, verb, subject.agreement, gap)
-        if not bare and not gap:
+        plain = not (bare or gap or steady or negated or time[0] or subject.english.startswith("no "))
+        if plain and mode in TENSES[:2] and self.chance(0.15):
+            group = self._with_frequency(field, group, verb)
+        self._complements(field, verb, subject.agreement, gap, simple or bare or subject.kind == "pronoun")
+        if not (bare or gap or field.tail) and verb.modal:
             self._adjuncts(field, verb)
-        return Clause(subject, group, field.english_text(), field.german_text())
+        return Clause(subject, group, field.english_text(), field.german_text(), field.tail)
 
-    def _complements(self, field: MiddleField, verb: Verb, agreement: int, gap: bool) -> None:
-        frame = verb.frame
-        if frame in {"transitive", "dative", "laying"}:
-            self._object(field, verb, agreement, gap)
-            if frame == "laying":
-                place = self.noun_phrase(lexicon.NOUNS_BY_KIND["furniture"], ACCUSATIVE, "adverbial")
-                field.complement = f"on {place.english}", prepositional("auf", place.german)
-            return
-        field.particle = verb.particle
-        if frame == "prepositional":
-            thing = self._one_of(verb, agreement, "adverbial")
-            field.complement = words(verb.particle, thing.english), prepositional(verb.preposition, thing.german)
+    def _with_frequency(self, field: MiddleField, group: VerbGroup, verb: Verb) -> VerbGroup:
+        english, field.frequency = self.pick(FREQUENCIES)
+        statement = (group.statement, english) if verb is BE else (english, group.statement)
+        return group._replace(statement=words(*statement), question_rest=words(english, group.question_rest))
+
+    def _complements(self, field: MiddleField, verb: Verb, agreement: int, gap: bool, simple: bool) -> None:
+        field.particle, field.particle_first = verb.particle, verb.particle in {"for", "to"}
+        if verb.frame in {"transitive", "dative", "laying"} and not gap:
+            self._object(field, verb, agreement, simple)
+        if verb.frame == "laying":
+            place = self.noun_phrase(NOUNS_BY_KIND["furniture"], ACCUSATIVE, "adverbial")
+            field.complement = in_case(place[:2], "on", "auf")
+        elif verb.frame == "prepositional":
+            thing = self._one_of(verb, agreement, "definite" if field.negated else "adverbial")
             field.particle = ""
-        elif frame == "giving":
-            field.place(self.person(DATIVE, agreement, "definite"), DATIVE)
-            field.place(self.noun_phrase(verb.nouns, ACCUSATIVE, "negated" if self._says_no(field) else "any"), ACCUSATIVE)
-        elif frame == "motion":
+            field.complement = words(verb.particle, thing.english), prepositional(verb.preposition, thing.german)
+        elif verb.frame == "giving":
+            field.place(self.person_object(DATIVE, agreement, "definite"), DATIVE)
+            field.place(self.noun_phrase(verb.nouns, ACCUSATIVE, self._object_style(field)), ACCUSATIVE)
+        elif verb.frame == "motion":
             field.complement = self._direction(verb)
-        elif frame == "location":
+        elif verb.frame == "location":
             field.complement = self._location(verb)
 
-    def _says_no(self, field: MiddleField) -> bool:
-        if field.negated and self.chance(0.5):
-            field.negated = False
-            return True
-        return False
+    def _object_style(self, field: MiddleField) -> str:
+        """Negation is "kein" with an indefinite object, and then leaves out "nicht"."""
+        if not field.negated:
+            return "object"
+        field.negated = self.chance(0.5)
+        return "definite" if field.negated else "negated"
 
-    def _object(self, field: MiddleField, verb: Verb, agreement: int, gap: bool) -> None:
-        field.particle = verb.particle
-        field.particle_first = verb.particle in {"for", "to"}
-        if gap:
-            return
-        style = "negated" if self._says_no(field) else "definite" if field.negated else "any"
+    def _object(self, field: MiddleField, verb: Verb, agreement: int, simple: bool) -> None:
+        style = self._object_style(field)
         thing = self._one_of(verb, agreement, style)
-        if style == "any" and self.chance(0.08) and thing.gender is not None and thing.kind in VERBS_BY_OBJECT:
-            thing = self.with_relative(thing)
+        if style == "object" and thing.kind in NOUNS_BY_KIND and not simple and VERBS_BY_OBJECT[thing.kind]:
+            kind = self._random()
+            if kind < 0.12 and not field.time[0] and verb.frame != "laying":
+                thing = self.with_relative(thing)
+            elif 0.12 < kind < 0.17:
+                other = self.noun_phrase(verb.nouns, verb.case, "definite" if thing.definite else "adverbial")
+                if other.definite == thing.definite and other.english:
+                    german = f"{thing.german} und {other.german}"
+                    thing = thing._replace(english=f"{thing.english} and {other.english}", german=german)
         field.place(thing, verb.case)
 
     def _one_of(self, verb: Verb, agreement: int, style: str) -> Phrase:
         if verb.kinds[0] == "person" and style != "negated" and self.chance(0.6):
-            return self.person(verb.case, agreement, style)
+            return self.person_object(verb.case, agreement, style)
         return self.noun_phrase(verb.nouns, verb.case, style)
+
+    def _direction(self, verb: Verb) -> Pair:
+        if "city" in verb.kinds and (not verb.nouns or self.chance(0.6)):
+            english, german = self.pick(CITIES)
+            return f"to {english}", f"nach {german}"
+        noun = self.pick(verb.nouns)
+        inside = noun.kind in {"venue", "room"}
+        return in_case(self._place_phrase(noun, ACCUSATIVE if inside else DATIVE), "to", "in" if inside else "zu")
+
+    def _location(self, verb: Verb) -> Pair:
+        if "city" in verb.kinds and self.chance(0.4):
+            return in_case(self.pick(CITIES), "in", "in")
+        return self._place(verb.nouns)
+
+    def _place(self, nouns: tuple[Noun, ...]) -> Pair:
+        noun = self.pick(nouns)
+        return in_case(self._place_phrase(noun, DATIVE), *lexicon.PLACE_PREPOSITIONS[noun.kind])
+
+    def _place_phrase(self, noun: Noun, case: int) -> Pair:
+        determiner = self.pick(self.pick(grammar.PLACE_DETERMINERS[noun.bond]))
+        english, german, *_ = noun_phrase(noun, determiner, case, self._attribute(noun) if self.chance(0.3) else None)
+        return english, german
+
+    def _adjuncts(self, field: MiddleField, verb: Verb) -> None:
+        kind = self._random()
+        if verb.frame == "motion" and verb.english in {"travel", "come", "return"} and kind < 0.3:
+            field.companion = self.pick(VEHICLES)
+        elif kind < 0.1 and not field.indefinite and verb.frame in {"transitive", "activity", "motion", "laying"}:
+            field.manner = self.pick(MANNERS)
+        elif kind < 0.2 and verb.frame in {"transitive", "activity", "motion", "location"}:
+            companion = self.noun_phrase(PERSONS if kind < 0.18 else PETS, DATIVE, "definite")
+            field.companion = in_case(companion[:2], "with", "mit")
+        elif kind < 0.25 and verb.english in {"buy", "write", "bake", "order", "build", "paint"}:
+            field.companion = in_case(self.noun_phrase(PERSONS, ACCUSATIVE, "adverbial")[:2], "for", "für")
+        if verb.frame in {"transitive", "activity", "dative", "giving", "prepositional"} and self.chance(0.2):
+            field.locality = self._place(LOCALITIES)
+
+    def time(self, mode: str) -> Pair:
+        """An adverbial of time that suits the mode."""
+        tense, kind = TIME_OF_MODE[mode], self._random()
+        if kind < 0.2 and tense != "present":
+            english, german = self.pick(lexicon.NUMERALS[:30])
+            unit = self.pick((("days", "Tagen"), ("weeks", "Wochen"), ("years", "Jahren"), ("months", "Monaten")))
+            if tense == "past":
+                return f"{english} {unit[0]} ago", f"vor {german} {unit[1]}"
+            return f"in {english} {unit[0]}", f"in {german} {unit[1]}"
+        if kind < 0.3:
+            english, german = self.pick(lexicon.NUMERALS[:11])
+            return f"at {english} o'clock", f"um {german} Uhr"
+        return self.pick(TIMES["any"] if kind < 0.5 else TIMES[tense])
+
+    # --- sentences ---
+
+    def statement(self) -> Sentence:
+        """A main clause, maybe with an adverbial of time last or first, or a comment first."""
+        mode, kind, negated = self.pick(grammar.MODES), self._random(), self.chance(0.18)
+        if kind < 0.3:
+            return self._plain(self.any_clause(mode, self.time(mode), negated))
+        if kind < 0.65:
+            english, german = self.time(mode)
+            clause = self.any_clause(mode, NOTHING, negated, steady=True)
+            return words(english, clause.statement()), clause.main(german), "."
+        clause = self.any_clause(mode, NOTHING, negated)
+        if kind < 0.75:
+            english, german = self.pick(COMMENTS)
+            return f"{english}, {clause.statement()}", clause.main(german), "."
+        return self._plain(clause)
+
+    @staticmethod
+    def _plain(clause: Clause) -> Sentence:
+        return clause.statement(), clause.main(), "."
+
+    def yes_no_question(self) -> Sentence:
+        """A question that starts with the verb."""
+        mode = self.pick(grammar.MODES)
+        clause = self.any_clause(mode, self.time(mode) if self.chance(0.5) else NOTHING)
+        return clause.question(), clause.german_question(), "?"
+
+    def adverb_question(self) -> Sentence:
+        """A question with an adverb: why, when, how often, where."""
+        clause, (english, german) = self._bare_doing(), self.pick(QUESTION_WORDS)
+        return clause.question(english), clause.german_question(german), "?"
+
+    def _bare_doing(self) -> Clause:
+        return self.clause(self.pick(DOINGS), self.pick(grammar.MODES), self.person_subject(True), bare=True)
+
+    def object_question(self) -> Sentence:
+        """A question about the subject or the object: who, whom, what, which, how many."""
+        kind, mode = self._random(), self.pick(grammar.MODES)
+        if kind < 0.3:
+            clause = self.clause(self.action(), mode, WHO, time=self.time(mode) if kind < 0.15 else NOTHING, simple=True)
+            return clause.statement(), clause.main(), "?"
+        if kind < 0.6:
+            noun = self.pick(ASKABLE)
+            determiner = self.pick((grammar.WHICH, grammar.WHICH_PLURAL, grammar.HOW_MANY))
+            verb = self.pick(VERBS_BY_OBJECT[noun.kind])
+            english, german, *_ = noun_phrase(noun, determiner, verb.case)
+        else:
+            verb = self.pick(DOINGS_TO_PERSONS if kind < 0.75 else DOINGS_TO_THINGS)
+            dative = verb.case == DATIVE
+            english, german = ("whom", "wem" if dative else "wen") if kind < 0.75 else ("what", "was")
+        clause = self.clause(verb, mode, self.simple_subject(), gap=True)
+        return clause.question(english), clause.german_question(german), "?"
+
+    def adverbial_clause(self) -> Sentence:
+        """A main clause with a subordinate one before or after it: because, although, when, if, ..."""
+        mode, kind = self.pick(grammar.MODES), self._random()
+        tense = TIME_OF_MODE[mode]
+        english, german = self.pick(SUBORDINATORS)
+        dependent = mode if tense != "past" else "past"
+        if kind < 0.3:
+            english, german = ("when", "als" if tense == "past" else "wenn")
+        elif kind < 0.45 and tense != "past":
+            english, german = ("if", "wenn")
+        if english in {"because", "although"}:
+            dependent = self.pick(grammar.MODES_BY_TIME[tense])
+        elif tense == "future":
+            dependent = "present"
+        main = self.any_clause(mode, negated=self.chance(0.12), steady=True, things=False)
+        other = self.any_clause(dependent, negated=self.chance(0.12), steady=True, things=False)
+        if self.chance(0.35):
+            front = other.subordinate(german).removeprefix(", ")
+            return f"{english} {other.statement()}, {main.statement()}", main.main(front), "."
+        return f"{main.statement()} {english} {other.statement()}", main.main() + other.subordinate(german), "."
+
+    def content_clause(self) -> Sentence:
+        """A verb of saying with "that", or of asking with "whether" or a question word, and a clause."""
+        mode, negated = self.pick(UTTERANCE_TENSES), self.chance(0.15)
+        subject = self.person_subject(negated)
+        if self.chance(0.6):
+            inner_mode = self.pick(grammar.MODES_BY_TIME["past"] if mode == "past" else grammar.MODES)
+            time = self.time(inner_mode) if self.chance(0.3) else NOTHING
+            verb, (english, german) = self.pick(VERBS["saying"]), ("that", "dass")
+            inner = self.any_clause(inner_mode, time, self.chance(0.12))
+        else:
+            verb, (english, german) = self.pick(VERBS["asking"]), self.pick(INDIRECT_QUESTIONS)
+            inner = self._bare_doing()
+        outer = self.clause(verb, mode, subject, negated=negated, bare=True)
+        return f"{outer.statement()} {english} {inner.statement()}", outer.main() + inner.subordinate(german), "."
+
+    def infinitive_clause(self) -> Sentence:
+        """A clause with an infinitive: "try to ...", or of purpose: "... in order to ..."."""
+        mode, subject, verb = self.pick(UTTERANCE_TENSES), self.person_subject(), self.action()
+        inner = self.clause(verb if verb.modal else self.pick(DOINGS), "future", subject, bare=True)
+        english, infinitive = inner.group.statement.removeprefix("will"), self._to_infinitive(inner)
+        if self.chance(0.6):
+            outer, link, german = self.clause(self.pick(VERBS["intending"]), mode, subject, bare=True), " to", ""
+        else:
+            doing = self.pick(VERBS["motion"])
+            outer, link, german = self.clause(doing, mode, subject, bare=True), " in order to", "um"
+        text = words(outer.statement() + link + english, inner.english)
+        return text, f"{outer.main()}, {words(german, inner.german, infinitive)},", "."
+
+    @staticmethod
+    def _to_infinitive(clause: Clause) -> str:
+        return TO_INFINITIVES[clause.group.end]
+
+    def coordination(self) -> Sentence:
+        """Two main clauses, or two predicates of one subject."""
+        mode = self.pick(grammar.MODES)
+        if self.chance(0.5):
+            english, german = self.pick(CONJUNCTIONS)
+            first, second = self.any_clause(mode), self.any_clause(self.pick(grammar.MODES_BY_TIME[TIME_OF_MODE[mode]]))
+            return f"{first.statement()} {english} {second.statement()}", f"{first.main()}{german} {second.main()}", "."
+        tense, subject = TIME_OF_MODE[mode] if mode in grammar.MODALS else mode, self.person_subject()
+        tense = "past" if tense == "future" else tense
+        first, second = (self.clause(self.action(), tense, subject, steady=True) for _ in range(2))
+        # "hat ... gekauft und gelesen": the second auxiliary goes if it is the same.
+        shared = first.group.finite == second.group.finite and bool(first.group.end) and first.group.end != second.group.end
+        shared = shared and tense == "past"
+        english = words(second.group.statement, second.english)
+        return f"{first.statement()} and {english}", f"{first.main()} und {second.predicate(not shared)}", "."
+
+    def existence(self) -> Sentence:
+        """ "There is ..." with a place; German "es gibt" takes the accusative."""
+        tense = self.pick(TENSES)
+        thing = self.noun_phrase(THINGS_AND_BEINGS, ACCUSATIVE, "adverbial")
+        while thing.definite:
+            thing = self.noun_phrase(THINGS_AND_BEINGS, ACCUSATIVE, "adverbial")
+        english, german = self._place(LOCALITIES)
+        group = verb_group(BE, tense, thing.agreement)
+        finite, end = {"present": ("gibt", ""), "past": ("gab", ""), "future": ("wird", "geben")}[tense]
+        return f"there {group.statement} {thing.english} {english}", words(german, finite, "es", thing.german, end), "."
+
+    def sentence(self) -> Pair:
+        """A finished sentence in English and in German."""
+        english, german, mark = self.pick(SENTENCE_TYPES)(self)
+        return finish(english, mark), finish(german, mark)
+
+
+def finish(text: str, mark: str) -> str:
+    """The text with a capital letter, without doubled commas, and with its final mark."""
+    if "," in text:
+        text = text.replace(", ,", ",").replace(",,", ",").replace(" ,", ",").removesuffix(",")
+    return text[0].upper() + text[1:] + mark
+
+
+SENTENCE_TYPES: tuple[Callable[[Composer], Sentence], ...] = (
+    (Composer.statement,) * 40 + (Composer.yes_no_question,) * 7 + (Composer.adverb_question,) * 4
+    + (Composer.object_question,) * 5 + (Composer.adverbial_clause,) * 20 + (Composer.content_clause,) * 11
+    + (Composer.infinitive_clause,) * 5 + (Composer.coordination,) * 9 + (Composer.existence,) * 2
+)  # fmt: skip
+
+
+def generate(name: str, pairs: int, seed: int) -> Iterator[Pair]:
+    """Yield distinct (English, German) sentence pairs; the same arguments give the same pairs on any machine.
+
+    Fewer pairs are a prefix of more. A name or a number of pairs that cannot be served is refused at the call.
+    """
+    if name not in LANGUAGE_PAIRS:
+        raise ValueError(f"unknown demonstration corpus {name!r}; there is {', '.join(sorted(LANGUAGE_PAIRS))}")
+    if not 0 <= pairs <= MOST_PAIRS:
+        raise ValueError(f"{pairs} pairs asked for, but the {name} corpus gives from 0 to {MOST_PAIRS}")
+    return _distinct(Composer(seed), pairs)
+
+
+def _distinct(composer: Composer, pairs: int) -> Iterator[Pair]:
+    seen: set[str] = set()
+    while len(seen) < pairs:
+        english, german = composer.sentence()
+        if english not in seen and FEWEST_WORDS <= english.count(" ") + 1 <= MOST_WORDS:
+            seen.add(english)
+            yield english, german

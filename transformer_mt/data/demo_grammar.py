@@ -34,7 +34,7 @@ PERSONAL_PRONOUNS = (
     ("we", "us", "wir", "uns", "uns", WE),
     ("they", "them", "sie", "sie", "ihnen", THEY),
 )
-OBJECT_PRONOUNS = {FIRST: (1, 2, 3, 5), SECOND: (0, 2, 3, 4, 5), THIRD: (0, 1, 2, 3, 4, 5), WE: (1, 2, 3, 5)}
+OBJECT_PRONOUNS = {FIRST: (1, 2, 3, 5), SECOND: (0, 2, 3, 4, 5), THIRD: (0, 1, 2, 3, 4, 5), WE: (1, 2, 3, 5), THEY: (0, 1, 2, 3, 4)}
 REFLEXIVES = ("mich", "dich", "sich", "uns", "sich")
 CONTRACTIONS = {
     "in dem": "im", "an dem": "am", "zu dem": "zum", "von dem": "vom", "bei dem": "beim",
@@ -54,6 +54,7 @@ MODALS = {
     "might": ("past", "durfte durftest durfte durften durften"),
 }
 TIME_OF_MODE = {"present": "present", "past": "past", "future": "future"} | {m: t for m, (t, _) in MODALS.items()}
+TENSES = ("present", "past", "future")
 MODES = ("present",) * 9 + ("past",) * 9 + ("future",) * 4 + tuple(MODALS) + ("can", "must", "want")
 MODES_BY_TIME = {time: tuple(m for m in MODES if TIME_OF_MODE[m] == time) for time in ("present", "past", "future")}
 SEIN = tuple("bin bist ist sind sind".split())
@@ -63,6 +64,8 @@ MODAL_FORMS = {mode: tuple(forms.split()) for mode, (_, forms) in MODALS.items()
 PRESENT_BE, PAST_BE = ("am", "are", "is", "are", "are"), ("was", "were", "was", "were", "were")
 SIMPLE_PASTS = {
     "sein": tuple("war warst war waren waren".split()),
+    "wissen": tuple("wusste wusstest wusste wussten wussten".split()),
+    "mögen": tuple("mochte mochtest mochte mochten mochten".split()),
     "haben": tuple("hatte hattest hatte hatten hatten".split()),
 }
 
@@ -89,6 +92,7 @@ class Phrase(NamedTuple):
     definite: bool = True
     gender: int = PLURAL
     kind: str = "person"
+    tail: str = ""
 
 
 class VerbGroup(NamedTuple):
@@ -109,16 +113,21 @@ class Clause(NamedTuple):
     group: VerbGroup
     english: str
     german: str
+    tail: str = ""  # a relative clause of the object, which German moves behind the last verb
 
     def main(self, front: str = "") -> str:
         """German main clause: the finite verb stands second, after the fronted element or the subject."""
         if front:
-            return words(front, self.group.finite, self.subject.german, self.german, self.group.end)
-        return words(self.subject.german, self.group.finite, self.german, self.group.end)
+            return words(front, self.group.finite, self.subject.german, self.german, self.group.end) + self.tail
+        return words(self.subject.german, self.predicate())
+
+    def predicate(self, with_finite: bool = True) -> str:
+        """German main clause from the finite verb on, or from behind it."""
+        return words(self.group.finite if with_finite else "", self.german, self.group.end) + self.tail
 
     def subordinate(self, introduction: str) -> str:
         """German subordinate clause between commas, its finite verb last."""
-        return f", {words(introduction, self.subject.german, self.german, self.group.final)},"
+        return f", {words(introduction, self.subject.german, self.german, self.group.final)}{self.tail},"
 
     def statement(self) -> str:
         """English statement."""
@@ -130,7 +139,8 @@ class Clause(NamedTuple):
 
     def german_question(self, front: str = "") -> str:
         """German question: verb first, or second after the question word."""
-        return self.main(front) if front else words(self.group.finite, self.subject.german, self.german, self.group.end)
+        text = words(front, self.group.finite, self.subject.german, self.german, self.group.end)
+        return text + self.tail
 
 
 def words(*parts: str) -> str:
@@ -159,6 +169,7 @@ THIS = Determiner("this", False, _table(DIES_ENDINGS, "dies"), "weak", True)
 THESE = THIS._replace(english="these", plural=True)
 EVERY = Determiner("every", False, _table(DIES_ENDINGS, "jed"), "weak", True)
 WHICH = Determiner("which", False, _table(DIES_ENDINGS, "welch"), "weak", True)
+WHICH_PLURAL = WHICH._replace(plural=True)
 A = Determiner("a", False, _table(EIN_ENDINGS, "ein"), "mixed", False)
 NO = Determiner("no", False, _table(EIN_ENDINGS, "kein"), "mixed", False)
 NO_PLURAL = NO._replace(plural=True)
@@ -179,21 +190,37 @@ POSSESSIVES = [
 MY, MY_PLURAL = tuple(pair[0] for pair in POSSESSIVES), tuple(pair[1] for pair in POSSESSIVES)
 NUMBERS = tuple(_unchanging(english, german) for english, german in lexicon.NUMERALS)
 
-# How often each group of determiners is drawn, by what the context lets in.
-DETERMINERS: dict[str, tuple[tuple[Determiner, ...], ...]] = {
-    "definite": ((THE,),) * 8 + (MY,) * 4 + ((THIS,),) * 2 + ((THE_PLURAL,),) * 3 + (MY_PLURAL, (THESE,)),
-    "negated": ((NOT_A,), (NOT_A,), (NOT_ANY,)),
-}
-DETERMINERS["adverbial"] = DETERMINERS["definite"] + ((A,),) * 3 + (NUMBERS[:9], (MANY,))
-DETERMINERS["any"] = (
-    DETERMINERS["definite"] + ((A,),) * 5 + ((EVERY,), (NO,), (NO_PLURAL,), (ALL,), (MANY,), (SOME,), (BARE,), NUMBERS)
-)
-MASS_DETERMINERS: dict[str, tuple[tuple[Determiner, ...], ...]] = {
-    "definite": ((THE,),) * 5 + (MY,) * 2 + ((THIS,),),
-    "negated": ((NO._replace(english="any"),),),
-}
-MASS_DETERMINERS["adverbial"] = MASS_DETERMINERS["definite"] + ((MASS,),) * 4
-MASS_DETERMINERS["any"] = (*MASS_DETERMINERS["adverbial"], (NO,))
+HOW_MANY = _unchanging("how many", "wie viele")
+
+Groups = tuple[tuple[Determiner, ...], ...]
+
+
+def _styles(definite: Groups, adverbial: Groups, objects: Groups, subject: Groups, negated: Groups) -> dict[str, Groups]:
+    """Groups of determiners to draw from, by what the context lets in; each style adds to the one before."""
+    adverbial = definite + adverbial
+    objects = adverbial + objects
+    return {
+        "definite": definite, "adverbial": adverbial, "object": objects, "subject": objects + subject, "negated": negated
+    }  # fmt: skip
+
+
+# How often each group of determiners is drawn, by the bond of the noun and the style of its context.
+_INDEFINITE: Groups = ((A,),) * 4 + (NUMBERS[:9], (MANY,))
+_QUANTIFIED: Groups = ((EVERY,), (ALL,), (SOME,), (BARE,), NUMBERS)
+_NONE: Groups = ((NO,), (NO_PLURAL,))
+_NEGATED: Groups = ((NOT_A,), (NOT_A,), (NOT_ANY,))
+_DEFINITE: Groups = ((THE,),) * 7 + ((THIS,), (THE_PLURAL,), (THE_PLURAL,), (THESE,))
+DETERMINERS: dict[str, dict[str, Groups]] = {
+    "own": _styles(_DEFINITE + (MY,) * 4 + (MY_PLURAL,), _INDEFINITE, _QUANTIFIED, _NONE, _NEGATED),
+    "unowned": _styles(_DEFINITE, _INDEFINITE, _QUANTIFIED, _NONE, _NEGATED),
+    "kin": _styles((MY,), (), (), (), (MY,)),
+    "mass": _styles(
+        ((THE,), (THE,), (THE,), MY, (THIS,)), ((MASS,),) * 3, (), (), ((NO._replace(english="any"),),)
+    ),
+}  # fmt: skip
+PLACE_DETERMINERS: dict[str, Groups] = {
+    "own": ((THE,), (THE,), (THE,), MY, (A,)), "unowned": ((THE,),) * 6 + ((THIS,), (A,), (THE_PLURAL,)),
+}  # fmt: skip
 
 
 def noun_phrase(noun: Noun, determiner: Determiner, case: int, adjective: Pair | None = None) -> Phrase:
@@ -226,6 +253,52 @@ def prepositional(preposition: str, german: str) -> str:
 def in_case(phrase: Pair, english: str, german: str) -> Pair:
     """The pair of prepositions put before the pair of phrases."""
     return f"{english} {phrase[0]}", prepositional(german, phrase[1])
+
+
+class MiddleField:
+    """What stands between the finite verb and the end of a German clause, with the English for it.
+
+    German order: pronouns, time, dative, definite accusative, nicht, adjuncts, indefinite accusative, complement.
+    """
+
+    def __init__(self, time: Pair = ("", ""), negated: bool = False) -> None:
+        self.time, self.negated = time, negated
+        self.pronouns = self.dative = self.definite = self.indefinite = self.frequency = self.tail = ""
+        self.particle, self.particle_first = "", False
+        self.objects: list[Phrase] = []
+        self.manner: Pair = ("", "")
+        self.complement: Pair = ("", "")
+        self.companion: Pair = ("", "")
+        self.locality: Pair = ("", "")
+
+    def place(self, phrase: Phrase, case: int) -> None:
+        """Add an object where its kind and its case put it."""
+        self.tail += phrase.tail
+        self.objects.append(phrase)
+        if phrase.kind == "pronoun":
+            self.pronouns = words(self.pronouns, phrase.german)
+        elif case == lexicon.DATIVE:
+            self.dative = phrase.german
+        elif phrase.definite:
+            self.definite = phrase.german
+        else:
+            self.indefinite = phrase.german
+
+    def german_text(self) -> str:
+        """The German middle field."""
+        return words(
+            self.pronouns, self.time[1], self.frequency, self.dative, self.definite, "nicht" if self.negated else "",
+            self.companion[1], self.manner[1], self.locality[1], self.indefinite, self.complement[1],
+        )  # fmt: skip
+
+    def english_text(self) -> str:
+        """The English after the verb; a separable particle follows a pronoun and precedes a longer object."""
+        objects = words(*(phrase.english for phrase in self.objects))
+        after = bool(self.objects) and self.objects[0].kind == "pronoun" and not self.particle_first
+        objects = words(objects, self.particle) if after else words(self.particle, objects)
+        return words(
+            objects, self.manner[0], self.complement[0], self.companion[0], self.locality[0], self.time[0]
+        )
 
 
 @cache

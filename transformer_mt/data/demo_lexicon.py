@@ -86,6 +86,13 @@ PLACE_PREPOSITIONS = {
     "spot": ("at", "an"), "ground": ("on", "auf"), "furniture": ("on", "auf"),
 }  # fmt: skip
 
+# Whose mother, and whose friend, but which king: kin has an owner, an acquaintance may have one, and those that belong
+# to nobody in particular do without.
+KIN = {"mother", "father", "brother", "sister", "son", "daughter", "aunt", "uncle", "grandmother", "grandfather"}
+ACQUAINTANCES = {"friend", "colleague", "neighbour", "guest", "teacher", "doctor", "lawyer", "secretary", "gardener"}
+PETS_AND_FARM_ANIMALS = {"dog", "cat", "horse", "cow", "pig", "rabbit", "duck", "goat", "donkey"}
+UNOWNED_KINDS = {"venue", "spot", "ground"}
+
 # "kinds of noun: english german [inflected stem]; ..."
 ADJECTIVES = """
 person animal: young jung; hungry hungrig; tired müde; lazy faul; dangerous gefährlich; clever klug; strong stark;
@@ -133,12 +140,12 @@ COMPARISONS = """old older oldest älter ältest; young younger youngest jünger
 VERB_TABLES = {
     "activity": """work worked = arbeiten arbeitet gearbeitet; laugh laughed = lachen lacht gelacht;
         cry cried = weinen weint geweint; dance danced = tanzen tanzt getanzt; sing sang = singen singt gesungen;
-        cook cooked = kochen kocht gekocht; swim swam = schwimmen schwimmt ist geschwommen; smoke smoked = rauchen raucht geraucht;
+        cook cooked = kochen kocht gekocht; smoke smoked = rauchen raucht geraucht;
         go_shopping went = ein.kaufen kauft eingekauft; play played = spielen spielt gespielt;
         sleep slept = schlafen schläft geschlafen; smile smiled = lächeln lächelt gelächelt; rest rested = sich aus.ruhen ruht ausgeruht;
         fall_asleep fell = ein.schlafen schläft ist eingeschlafen; have_breakfast had = frühstücken frühstückt gefrühstückt;
         wake_up woke = auf.wachen wacht ist aufgewacht; pray prayed = beten betet gebetet""",
-    "happening": """get_up got = auf.stehen steht ist aufgestanden; hurry hurried = sich beeilen beeilt beeilt;
+    "happening": """swim swam = schwimmen schwimmt ist geschwommen; get_up got = auf.stehen steht ist aufgestanden; hurry hurried = sich beeilen beeilt beeilt;
         get_dressed got = sich an.ziehen zieht angezogen; sit_down sat = sich hin.setzen setzt hingesetzt;
         come_back came = zurück.kommen kommt ist zurückgekommen; drive_away drove = weg.fahren fährt ist weggefahren;
         run_away ran = weg.laufen läuft ist weggelaufen; arrive arrived = an.kommen kommt ist angekommen""",
@@ -153,7 +160,7 @@ VERB_TABLES = {
         visit visited = besuchen besucht besucht : person venue home; meet met = treffen trifft getroffen : person;
         photograph photographed = fotografieren fotografiert fotografiert : person animal home spot;
         draw drew = zeichnen zeichnet gezeichnet : animal person vehicle; paint painted = malen malt gemalt : home animal thing;
-        repair repaired = reparieren repariert repariert : vehicle device; wash washed = waschen wäscht gewaschen : clothes vehicle food;
+        repair repaired = reparieren repariert repariert : vehicle device; wash washed = waschen wäscht gewaschen : clothes vehicle;
         clean cleaned = putzen putzt geputzt : room opening; need needed = brauchen braucht gebraucht : thing device clothes *;
         have had = haben hat gehabt : animal thing device vehicle *; lose lost = verlieren verliert verloren : thing clothes;
         forget forgot = vergessen vergisst vergessen : thing text task *;
@@ -191,7 +198,7 @@ VERB_TABLES = {
         send sent = schicken schickt geschickt : text thing; lend lent = leihen leiht geliehen : thing text vehicle;
         tell told = erzählen erzählt erzählt : tale; offer offered = an.bieten bietet angeboten : food drink""",
     "motion": """go went = gehen geht ist gegangen : venue room spot; walk walked = laufen läuft ist gelaufen : venue spot ground;
-        drive drove = fahren fährt ist gefahren : venue spot city; travel travelled = reisen reist ist gereist : city;
+        drive drove = fahren fährt ist gefahren : spot city; travel travelled = reisen reist ist gereist : city;
         fly flew = fliegen fliegt ist geflogen : city; move moved = um.ziehen zieht ist umgezogen : city;
         come came = kommen kommt ist gekommen : venue spot room; return returned = zurück.kehren kehrt ist zurückgekehrt : city room""",
     "location": """live lived = wohnen wohnt gewohnt : home city; stay stayed = bleiben bleibt ist geblieben : home venue room city;
@@ -223,7 +230,8 @@ TIMES = {
 }
 FREQUENCIES = "always immer; often oft; never nie; rarely selten; sometimes manchmal; usually normalerweise"
 MANNERS = """slowly langsam; quickly schnell; carefully vorsichtig; happily fröhlich; quietly leise; secretly heimlich;
-    alone allein; together zusammen; patiently geduldig; without_help ohne_Hilfe"""
+    patiently geduldig"""
+VEHICLES = "by_bus mit_dem_Bus; by_train mit_dem_Zug; by_car mit_dem_Auto; by_taxi mit_dem_Taxi"
 COMMENTS = """perhaps vielleicht; unfortunately leider; fortunately zum_Glück; of_course natürlich;
     suddenly plötzlich; finally endlich; therefore deshalb"""
 SUBORDINATORS = "because weil; although obwohl; while während; before bevor; as_soon_as sobald; until bis"
@@ -256,6 +264,7 @@ class Noun(NamedTuple):
     german: tuple[tuple[str, ...], tuple[str, ...]]
     gender: int
     kind: str
+    bond: str
     countable: bool
     adjectives: tuple[Adjective, ...]
 
@@ -337,8 +346,18 @@ def _noun(entry: str, kind: str, adjectives: tuple[Adjective, ...]) -> Noun:
     dative = plural if plural[-1] in "ns" else plural + "n"
     return Noun(
         (singular, irregular or english_s_form(singular)), (forms, (plural, plural, dative, plural)),
-        {"m": MASCULINE, "w": MASCULINE, "f": FEMININE, "n": NEUTER}[gender], kind, plural != "-", adjectives,
+        {"m": MASCULINE, "w": MASCULINE, "f": FEMININE, "n": NEUTER}[gender], kind, _bond(singular, kind, plural),
+        plural != "-", adjectives,
     )  # fmt: skip
+
+
+def _bond(english: str, kind: str, plural: str) -> str:
+    if plural == "-":
+        return "mass"
+    if english in KIN:
+        return "kin"
+    unowned = kind in UNOWNED_KINDS or (kind in {"person", "animal"} and english not in ACQUAINTANCES | PETS_AND_FARM_ANIMALS)
+    return "unowned" if unowned else "own"
 
 
 def _adjectives() -> dict[str, tuple[Adjective, ...]]:
@@ -350,7 +369,7 @@ def _adjectives() -> dict[str, tuple[Adjective, ...]]:
             english, german, *stem = entry.split(" ")
             grades = [word.replace("_", " ") for word in comparisons.get(english, [""] * 4)]
             adjective = Adjective(
-                english, german, (stem or [german])[0], (grades[0], grades[2]), (grades[1], grades[3])
+                english, german, (stem or [german.removesuffix("e")])[0], (grades[0], grades[2]), (grades[1], grades[3])
             )
             for kind in kinds.split():
                 by_kind[kind].append(adjective)

@@ -11,10 +11,10 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Buffer, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO
 
 from transformer_mt.errors import UserError
 
@@ -70,9 +70,11 @@ class _ZstdStream(io.RawIOBase):
         self._ready = b""
 
     def readable(self) -> bool:
+        """Always."""
         return True
 
-    def readinto(self, buffer: Buffer, /) -> int:
+    def readinto(self, buffer: Any, /) -> int:
+        """Fills the buffer; 0 at the end. Raises EOFError where the data end inside a frame."""
         view = memoryview(buffer)
         while not self._ready:
             block = self._frame.unused_data if self._frame.eof else b""
@@ -101,8 +103,8 @@ def _decompressed(raw: io.BufferedReader, path: Path) -> io.BufferedReader:
         return raw
     if packing == "zstd":
         return io.BufferedReader(_ZstdStream(raw, path), 1 << 17)
-    opened = {"gzip": gzip.GzipFile, "xz": lzma.LZMAFile, "bzip2": bz2.BZ2File}[packing](raw)
-    return io.BufferedReader(cast(io.RawIOBase, opened), 1 << 17)
+    unpackers: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open}
+    return io.BufferedReader(unpackers[packing](raw), 1 << 17)
 
 
 @contextmanager
@@ -127,7 +129,7 @@ def explained(path: Path) -> Iterator[None]:
 @contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
     """The file's bytes, decompressed, without a UTF-8 byte order mark at its start."""
-    with explained(path), open(path, "rb", buffering=1 << 17) as raw, _decompressed(raw, path) as stream:
+    with explained(path), open(path, "rb") as raw, _decompressed(raw, path) as stream:
         if stream.peek(3).startswith(_BYTE_ORDER_MARK):
             stream.read(3)
         yield stream

@@ -22,16 +22,21 @@ def resolve_hub(source: HubSource, languages: Languages) -> HubSource:
     """The same source with its subset chosen and its revision pinned to a commit.
 
     The subset is the one named after the two language codes in either order, or `default` where there is no other.
-    Offline the commit is the one in the client's cache; it stays None when none is known there.
+    Offline both come from what the client prepared before: its newest commit, or the one given.
 
     Raises:
         UserError: no such data set, revision or subset (the message lists the subsets), or no way to reach the hub.
     """
     with _explained(source):
-        revision = _commit(source)
-        available = _subsets(source, revision)
-    subset = _choose_subset(source, languages, available)
-    return source.model_copy(update={"subset": subset, "revision": revision})
+        if _offline():
+            return _resolve_from_cache(source, languages)
+        import datasets
+        import huggingface_hub
+
+        revision = huggingface_hub.HfApi().dataset_info(source.hub, revision=source.revision).sha
+        available = sorted(datasets.get_dataset_config_names(_address(source), revision=revision))
+        subset = _choose_subset(source, languages, available)
+        return source.model_copy(update={"subset": subset, "revision": revision})
 
 
 def load(source: HubSource, languages: Languages) -> Iterator[Any]:
@@ -40,12 +45,15 @@ def load(source: HubSource, languages: Languages) -> Iterator[Any]:
     Raises:
         UserError: it cannot be had; one line that says why and what to do.
     """
-    if source.subset is None:
+    if source.subset is None or source.revision is None:
         source = resolve_hub(source, languages)
     with _explained(source):
         import datasets
 
-        rows = datasets.load_dataset(source.hub, source.subset, split=source.split, revision=source.revision)
+        rows = datasets.load_dataset(_address(source), source.subset, split=source.split, revision=source.revision)
+        # Offline the client takes the newest data it has, whatever commit is asked for.
+        if _offline() and not all(source.revision in file["filename"] for file in rows.cache_files):
+            raise ConnectionError
     yield from rows.with_format("arrow").iter(batch_size=BATCH_ROWS)
 
 
@@ -54,22 +62,34 @@ def describe(source: HubSource) -> str:
     return " ".join(part for part in (source.hub, source.subset, source.split) if part)
 
 
-def _commit(source: HubSource) -> str | None:
-    import huggingface_hub
-
-    if not _offline():
-        info = huggingface_hub.HfApi().dataset_info(source.hub, revision=source.revision)
-        return info.sha
-    cached = huggingface_hub.try_to_load_from_cache(
-        source.hub, "README.md", repo_type="dataset", revision=source.revision or "main"
-    )
-    return Path(cached).parent.name if isinstance(cached, str) else source.revision
+def _address(source: HubSource) -> str:
+    """The name in a form that the client never takes for a folder that happens to be here."""
+    return f"hf://datasets/{source.hub}"
 
 
-def _subsets(source: HubSource, revision: str | None) -> list[str]:
-    import datasets
+def _resolve_from_cache(source: HubSource, languages: Languages) -> HubSource:
+    cached = _cached_commits(source)
+    if not cached:
+        raise ConnectionError
+    subset = _choose_subset(source, languages, sorted(cached))
+    revision = source.revision or cached[subset][0]
+    if revision not in cached[subset]:
+        raise ConnectionError
+    return source.model_copy(update={"subset": subset, "revision": revision})
 
-    return sorted(datasets.get_dataset_config_names(source.hub, revision=revision))
+
+def _cached_commits(source: HubSource) -> dict[str, list[str]]:
+    """The commits that each subset was prepared from, newest first: the client has no call that tells."""
+    from datasets import config
+    from datasets.naming import camelcase_to_snakecase
+
+    *owner, name = source.hub.split("/")
+    folder = Path(config.HF_DATASETS_CACHE) / "___".join([*owner, camelcase_to_snakecase(name)])
+    commits: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*/*/*/"), key=lambda path: path.stat().st_mtime, reverse=True):
+        if re.fullmatch("[0-9a-f]{40}", path.name):
+            commits.setdefault(path.parts[-3], []).append(path.name)
+    return commits
 
 
 def _choose_subset(source: HubSource, languages: Languages, available: list[str]) -> str:
@@ -99,6 +119,8 @@ def _explained(source: HubSource) -> Iterator[None]:
     try:
         with _quiet():
             yield
+    except UserError:
+        raise
     except Exception as failure:
         raise UserError(_sentence(source, failure)) from failure
 
@@ -107,7 +129,7 @@ def _explained(source: HubSource) -> Iterator[None]:
 def _quiet() -> Iterator[None]:
     """No warnings about retries, and no progress bars where nobody watches."""
     import datasets
-    import huggingface_hub
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec")]
     levels = [logger.level for logger in loggers]
@@ -115,7 +137,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-        huggingface_hub.utils.disable_progress_bars()
+        disable_progress_bars()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -131,7 +153,7 @@ def _sentence(source: HubSource, failure: Exception) -> str:
     from huggingface_hub import errors
 
     data_set, words = f"data set {source.hub}", str(failure)
-    if isinstance(failure, errors.GatedRepoError) or "gated" in words:
+    if isinstance(failure, errors.GatedRepoError) or "is a gated dataset" in words:
         return f"{data_set} is gated: ask for access at its page, then set HF_TOKEN"
     if isinstance(failure, errors.RevisionNotFoundError):
         return f"{data_set} has no revision {source.revision}"
@@ -147,7 +169,7 @@ def _sentence(source: HubSource, failure: Exception) -> str:
     if subsets := re.search(r"BuilderConfig .* not found. Available: \[(.*?)\]", words, re.DOTALL):
         return f"{data_set} has no subset {source.subset}; available: {subsets[1].replace(chr(39), '')}"
     if _offline():
-        return f"{data_set} is not in the cache and the hub is offline (HF_HUB_OFFLINE is set); {_LOCAL_FILES}"
+        return f"{data_set} is not in the cache, and the hub is offline (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set); {_LOCAL_FILES}"
     first_line = words.strip().splitlines()[0] if words.strip() else "no reason given"
     if _is_network(failure):
         return f"{data_set}: the hub cannot be reached ({type(failure).__name__}: {first_line}); {_LOCAL_FILES}"

@@ -116,8 +116,8 @@ def tsv_pairs(source: TsvSource, tally: Tally) -> Iterator[Pair]:
         columns = text.split("\t")
         found = len(columns)
         if found < least or (wanted and found != wanted):
-            expected = f"{wanted} as in the lines before" if wanted else f"at least {least}"
-            raise UserError(f"{source.tsv}, line {number}: found {found} tab-separated columns, wanted {expected}")
+            expected = f"{wanted} as in the first line" if wanted else f"at least {least}"
+            raise UserError(f"{source.tsv}, line {number}: tab-separated columns: found {found}, wanted {expected}")
         wanted = found
         yield Pair(columns[first], columns[second], number)
 
@@ -208,7 +208,7 @@ def _column_paths(schema: Any, name: str, columns: list[str], named: bool) -> li
     if set(columns) <= set(found):
         return [[column] for column in columns]
     kind = schema.field("translation").type if "translation" in found and not named else None
-    if hasattr(kind, "num_fields"):
+    if kind is not None:
         inner = [kind.field(index).name for index in range(kind.num_fields)]
         if set(columns) <= set(inner):
             return [["translation", column] for column in columns]

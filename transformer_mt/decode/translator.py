@@ -90,7 +90,7 @@ class Translator:
         training = self.model.training
         self.model.eval()
         try:
-            with torch.inference_mode():
+            with torch.no_grad():
                 for batch in batches[rank::ranks]:
                     interrupted()
                     results.update(self._translate(batch))

@@ -4,7 +4,6 @@ Weights are safetensors, everything else YAML and JSON: nothing we write needs p
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,18 +65,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} is no readable safetensors file: {error}") from None
 
 
-def sync(path: Path) -> None:
-    """Forces a file or a folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Writes a safetensors file, with the metadata that other readers of PyTorch weights look for."""
+    save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
 
 
 def write_model(folder: Path, tensors: Mapping[str, Tensor], config: Config, tokenizer_folder: Path, card: str) -> None:
     """Fills a folder with all that translating needs, and no path of this machine."""
-    save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+    save_tensors(tensors, folder / WEIGHTS)
     for file in Tokenizer(tokenizer_folder).files:
         shutil.copyfile(file, folder / file.name)
     settings = {

@@ -1,0 +1,80 @@
+"""Files and folders that appear whole or not at all, and the lock that keeps two runs out of one folder."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.errors import UserError
+
+
+def sync(path: Path) -> None:
+    """Forces a file or a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def partial_of(final: Path) -> Path:
+    """Where something is written before it gets its name: hidden, in the same folder."""
+    return final.with_name(f".{final.name}.partial")
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """A folder to fill. When the context ends well it is forced to the disk and takes its place, else it is gone."""
+    partial, old = partial_of(final), final.with_name(f".{final.name}.old")
+    for leftover in (partial, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        for path in [*partial.rglob("*"), partial]:
+            sync(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if final.exists():
+        final.rename(old)
+    partial.rename(final)
+    sync(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a UTF-8 file in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_of(path)
+    try:
+        partial.write_bytes(text.encode())
+        sync(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes plain data as JSON for people and programs, in one step."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes that write out of a run folder; the lock goes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise UserError(f"{folder} is in use by another process ({file.read().strip() or 'unknown'})") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        yield

@@ -1,0 +1,159 @@
+"""Checkpoints: written whole or not at all, the newest one that is whole found again, old ones removed by rule.
+
+checkpoints/step-000001000/ holds model.safetensors, optimizer.safetensors (the newest few only) and state.json.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from transformer_mt.atomic import new_folder, partial_of, write_json
+from transformer_mt.errors import RunError, UserError
+from transformer_mt.model.folder import FORMAT, WEIGHTS, read_tensors, save_tensors
+
+MOMENTS = "optimizer.safetensors"
+BEST = "best"
+
+
+@dataclass
+class Progress:
+    """How far training has come: everything but weights and moments that the next update depends on."""
+
+    step: int = 0
+    """Updates made."""
+    epoch: int = 0
+    batch: int = 0
+    """The next batch of the epoch."""
+    tokens: int = 0
+    """Target tokens seen, `</s>` included."""
+    skipped: int = 0
+    """Updates left out because the gradient was not finite."""
+    skipped_in_row: int = 0
+    seconds: float = 0.0
+    """Spent in updates, over all sessions."""
+    device_tokens: int = 0
+    """What `training.device_tokens: auto` came to."""
+    loss_scale: dict[str, float] = field(default_factory=dict)
+    """State of the float16 loss scaler."""
+    sums: dict[str, float] = field(default_factory=dict)
+    """Loss, nll, tokens and such since the last line of the log."""
+
+
+def name_of(step: int) -> str:
+    """Folder name of a checkpoint."""
+    return f"step-{step:09d}"
+
+
+def step_of(folder: Path) -> int:
+    """The update a checkpoint folder was written after."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.name[5:].isdecimal())
+
+
+def save(
+    folder: Path, tensors: Mapping[str, Tensor], moments: Mapping[str, Tensor], progress: Progress, record: dict[str, Any]
+) -> Path:
+    """Writes a checkpoint beside its place, forces it to the disk, then renames it. Returns its folder.
+
+    `record` is plain data kept with it: the configuration and what it ran on.
+    """
+    final = folder / name_of(progress.step)
+    try:
+        with new_folder(final) as partial:
+            save_tensors(tensors, partial / WEIGHTS)
+            save_tensors(moments, partial / MOMENTS)
+            write_json(partial / "state.json", {"format": FORMAT, "progress": asdict(progress), **record})
+    except (OSError, SafetensorError) as error:
+        size = sum(tensor.nbytes for tensor in (*tensors.values(), *moments.values()))
+        raise RunError(f"checkpoint {final} needs {size / 1e6:.0f} MB and could not be written: {error}") from None
+    return final
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint as read: plain state, weights and moments on the CPU."""
+
+    folder: Path
+    state: dict[str, Any]
+    tensors: dict[str, Tensor]
+    moments: dict[str, Tensor]
+
+    @property
+    def progress(self) -> Progress:
+        """How far training had come."""
+        return Progress(**self.state["progress"])
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The plain part of a checkpoint."""
+    state: dict[str, Any] = json.loads((folder / "state.json").read_text("utf-8"))
+    if state.get("format") != FORMAT:
+        raise UserError(f"{folder} has format {state.get('format')}, this program reads {FORMAT}")
+    return state
+
+
+def newest(folder: Path) -> tuple[Saved | None, list[str]]:
+    """The newest checkpoint that is whole and can be resumed from, and a warning for each newer one that is not.
+
+    Raises RunError when there are checkpoints and none of them is good: never silently from scratch.
+    """
+    warnings: list[str] = []
+    found = checkpoints(folder)
+    for path in reversed(found):
+        try:
+            return Saved(path, read_state(path), read_tensors(path / WEIGHTS), read_tensors(path / MOMENTS)), warnings
+        except (UserError, OSError, ValueError, KeyError) as error:
+            warnings.append(f"checkpoint {path} cannot be resumed from: {error}")
+    if found:
+        raise RunError(*warnings, f"no checkpoint in {folder} can be resumed from (--fresh starts again)")
+    return None, warnings
+
+
+def mark_best(folder: Path, step: int) -> None:
+    """Makes `best` point to a checkpoint, in one rename."""
+    link = partial_of(folder / BEST)
+    link.unlink(missing_ok=True)
+    link.symlink_to(name_of(step))
+    os.replace(link, folder / BEST)
+
+
+def prune(folder: Path, keep_last: int, keep_resumable: int, best_steps: Sequence[int]) -> list[str]:
+    """Removes what the rules do not keep: names of removed checkpoints. Best ones stay, with weights only."""
+    found = checkpoints(folder)
+    kept = {*map(step_of, found[-keep_last:]), *best_steps}
+    removed = []
+    for path in found[:-keep_resumable]:
+        if step_of(path) not in kept:
+            shutil.rmtree(path)
+            removed.append(path.name)
+        else:
+            (path / MOMENTS).unlink(missing_ok=True)
+    return removed
+
+
+def average(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The arithmetic mean of the weights in these folders, whatever their order; float32, summed in float64.
+
+    Raises UserError naming a folder whose tensors differ in name or shape from the first one's.
+    """
+    paths = sorted(paths)
+    sums: dict[str, Tensor] = {}
+    for path in paths:
+        tensors = read_tensors(path / WEIGHTS)
+        if sums and {name: value.shape for name, value in sums.items()} != {n: t.shape for n, t in tensors.items()}:
+            raise UserError(f"{path} is a checkpoint of another model than {paths[0]}: they cannot be averaged")
+        for name, tensor in tensors.items():
+            sums[name] = tensor.double() if name not in sums else sums[name].add_(tensor)
+    return {name: (total / len(paths)).to(torch.float32) for name, total in sums.items()}

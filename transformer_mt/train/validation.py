@@ -1,0 +1,56 @@
+"""What is measured during training: loss on the validation ids, BLEU and chrF of the translated validation text."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from transformer_mt.config import Config
+from transformer_mt.data.batching import epoch_batches
+from transformer_mt.data.store import Store
+from transformer_mt.decode.translator import Translator
+from transformer_mt.distributed import Process, sum_over_ranks
+from transformer_mt.evaluate.scores import score
+from transformer_mt.train.log import perplexity
+from transformer_mt.train.loop import LossOf, tensors_of
+
+
+def validation_loss(
+    loss_of: LossOf, store: Store, batch_tokens: int, start: int, process: Process
+) -> dict[str, float]:
+    """Per-token means over the whole set, whatever the size of batches and the number of ranks, which share them."""
+    device = process.device
+    sums = torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    batches = list(epoch_batches(store.lengths(), batch_tokens, 0, 0))
+    training = loss_of.training
+    loss_of.eval()
+    with torch.no_grad():
+        for batch in batches[process.rank :: process.ranks]:
+            loss, nll = loss_of(*tensors_of(store, batch.pairs, start, device))
+            sums += torch.stack([loss, nll, torch.full_like(loss, batch.target_tokens)]).to(sums)
+    loss_of.train(training)
+    total_loss, total_nll, tokens = sum_over_ranks(sums).tolist()
+    return {"loss": total_loss / tokens, "nll": total_nll / tokens, "ppl": perplexity(total_nll / tokens)}
+
+
+def validation_scores(
+    translator: Translator,
+    sources: list[str],
+    references: list[str],
+    config: Config,
+    process: Process,
+    interrupted: Callable[[], None],
+) -> dict[str, Any]:
+    """BLEU and chrF with their signatures; the ranks share the batches, and each computes the scores of all."""
+    translations = translator.translate(sources, process, interrupted=interrupted)
+    scores = score(
+        [translation.text for translation in translations],
+        [references],
+        metrics=("bleu", "chrf"),
+        source_language=config.languages.source,
+        target_language=config.languages.target,
+    )
+    values: dict[str, Any] = {}
+    for metric, result in zip(("bleu", "chrf"), scores, strict=True):
+        values |= {metric: result.value, f"{metric}_signature": result.signature}
+    return values
