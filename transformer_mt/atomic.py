@@ -1,6 +1,7 @@
 """Files and folders that appear whole or not at all, and the lock that keeps two runs out of one folder."""
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -78,3 +79,9 @@ def locked(folder: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()}")
         file.flush()
         yield
+
+
+def sha256(path: Path) -> str:
+    """Digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from transformer_mt.errors import UserError
+from transformer_mt.errors import OtherRankFailed, UserError
 
 T = TypeVar("T")
 
@@ -109,16 +109,13 @@ def on_first_rank(action: Callable[[], T]) -> T:
         try:
             box[0] = action()
         except Exception as failure:
-            dist.broadcast_object_list([None, RuntimeError(str(failure))])
+            dist.broadcast_object_list([None, getattr(failure, "exit_code", 1)])
             raise
     dist.broadcast_object_list(box)
     if box[1] is not None:
-        raise OtherRankFailed(str(box[1]))
+        raise OtherRankFailed(box[1])
     return box[0]  # type: ignore[no-any-return]
 
-
-class OtherRankFailed(Exception):
-    """Rank 0 failed and has said why; the others leave in silence."""
 
 
 def replicate(module: nn.Module, process: Process) -> nn.Module:

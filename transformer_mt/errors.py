@@ -4,13 +4,12 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
 
 
 class Failure(Exception):
     """A failure told in sentences for people: one message for each thing that is wrong."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
     def __init__(self, *messages: str) -> None:
         super().__init__("\n".join(messages))
@@ -35,24 +34,36 @@ class Stopped(Failure):
         self.signal_number = signal_number
 
 
+class OtherRankFailed(Failure):
+    """Rank 0 failed and has said why; this process leaves in silence, with the same exit code."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__()
+        self.exit_code = exit_code
+
+
 @contextmanager
 def reported(*, debug: bool, rank: int | None = None) -> Iterator[None]:
     """Prints what goes wrong inside as plain lines on stderr and leaves with the right exit code.
 
-    With `debug` the traceback is printed too. `rank` names the process when several run.
-    Errors of the program itself (anything that is no Failure) are one line as well: their kind, what they
+    With `debug` the traceback is printed too. `rank` names the process when several run: all of them meet the same
+    input and the same signal, so only rank 0 speaks of those; of failures each one speaks for itself. Errors of the program itself (anything that is no Failure) are one line as well: their kind, what they
     say, and how to see more.
     """
     prefix = "" if rank is None else f"rank {rank}: "
+    speaks = not rank
     try:
         yield
     except BrokenPipeError:  # the reader of our output left, as in `| head -1`: not an error of ours
         sys.stderr.close()
         raise SystemExit(0) from None
     except KeyboardInterrupt:
-        raise SystemExit(_print(prefix + "interrupted", 130, debug)) from None
+        raise SystemExit(_print("interrupted" if speaks else "", 130, debug)) from None
     except Stopped as stop:
-        raise SystemExit(_print(prefix + str(stop), 128 + stop.signal_number, debug)) from None
+        raise SystemExit(_print(str(stop) if speaks else "", 128 + stop.signal_number, debug)) from None
+    except UserError as failure:
+        text = "\n".join(f"error: {message}" for message in failure.messages)
+        raise SystemExit(_print(text if speaks else "", failure.exit_code, debug)) from None
     except Failure as failure:
         text = "\n".join(f"{prefix}error: {message}" for message in failure.messages)
         raise SystemExit(_print(text, failure.exit_code, debug)) from None
@@ -66,5 +77,6 @@ def reported(*, debug: bool, rank: int | None = None) -> Iterator[None]:
 def _print(text: str, exit_code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print(text, file=sys.stderr, flush=True)
+    if text:
+        print(text, file=sys.stderr, flush=True)
     return exit_code

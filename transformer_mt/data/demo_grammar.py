@@ -1,7 +1,7 @@
 """Inflection and word order of the built-in English-German demonstration corpus.
 
 Determiners, adjective endings, verb groups, and the clause whose parts are put into main, subordinate and question
-order. Nothing here is random: what to say is chosen in `demo`, the words come from `demo_lexicon`.
+order. Nothing here is random: what to say is chosen in `demo`, the words come from `demo_words`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from transformer_mt.data import demo_lexicon as lexicon
-from transformer_mt.data.demo_lexicon import PLURAL, Noun, Verb
+from transformer_mt.data.demo_words import DATIVE, NUMERALS, PLURAL, Noun, Verb, english_s_form
 
 # The agreement of a subject with its verb: I, you, he/she/it, we, they.
 FIRST, SECOND, THIRD, WE, THEY = range(5)
@@ -34,7 +33,13 @@ PERSONAL_PRONOUNS = (
     ("we", "us", "wir", "uns", "uns", WE),
     ("they", "them", "sie", "sie", "ihnen", THEY),
 )
-OBJECT_PRONOUNS = {FIRST: (1, 2, 3, 5), SECOND: (0, 2, 3, 4, 5), THIRD: (0, 1, 2, 3, 4, 5), WE: (1, 2, 3, 5), THEY: (0, 1, 2, 3, 4)}
+OBJECT_PRONOUNS = {
+    FIRST: (1, 2, 3, 5),
+    SECOND: (0, 2, 3, 4, 5),
+    THIRD: (0, 1, 2, 3, 4, 5),
+    WE: (1, 2, 3, 5),
+    THEY: (0, 1, 2, 3, 4),
+}
 REFLEXIVES = ("mich", "dich", "sich", "uns", "sich")
 CONTRACTIONS = {
     "in dem": "im", "an dem": "am", "zu dem": "zum", "von dem": "vom", "bei dem": "beim",
@@ -57,16 +62,16 @@ TIME_OF_MODE = {"present": "present", "past": "past", "future": "future"} | {m: 
 TENSES = ("present", "past", "future")
 MODES = ("present",) * 9 + ("past",) * 9 + ("future",) * 4 + tuple(MODALS) + ("can", "must", "want")
 MODES_BY_TIME = {time: tuple(m for m in MODES if TIME_OF_MODE[m] == time) for time in ("present", "past", "future")}
-SEIN = tuple("bin bist ist sind sind".split())
-HABEN = tuple("habe hast hat haben haben".split())
-WERDEN = tuple("werde wirst wird werden werden".split())
+SEIN = ("bin", "bist", "ist", "sind", "sind")
+HABEN = ("habe", "hast", "hat", "haben", "haben")
+WERDEN = ("werde", "wirst", "wird", "werden", "werden")
 MODAL_FORMS = {mode: tuple(forms.split()) for mode, (_, forms) in MODALS.items()}
 PRESENT_BE, PAST_BE = ("am", "are", "is", "are", "are"), ("was", "were", "was", "were", "were")
 SIMPLE_PASTS = {
-    "sein": tuple("war warst war waren waren".split()),
-    "wissen": tuple("wusste wusstest wusste wussten wussten".split()),
-    "mögen": tuple("mochte mochtest mochte mochten mochten".split()),
-    "haben": tuple("hatte hattest hatte hatten hatten".split()),
+    "sein": ("war", "warst", "war", "waren", "waren"),
+    "wissen": ("wusste", "wusstest", "wusste", "wussten", "wussten"),
+    "mögen": ("mochte", "mochtest", "mochte", "mochten", "mochten"),
+    "haben": ("hatte", "hattest", "hatte", "hatten", "hatten"),
 }
 
 
@@ -188,19 +193,22 @@ POSSESSIVES = [
     )
 ]  # fmt: skip
 MY, MY_PLURAL = tuple(pair[0] for pair in POSSESSIVES), tuple(pair[1] for pair in POSSESSIVES)
-NUMBERS = tuple(_unchanging(english, german) for english, german in lexicon.NUMERALS)
+NUMBERS = tuple(_unchanging(english, german) for english, german in NUMERALS)
 
-HOW_MANY = _unchanging("how many", "wie viele")
+HOW_MANY = MANY._replace(english="how many", forms=_table(DIES_ENDINGS, "wie viel"))
 
 Groups = tuple[tuple[Determiner, ...], ...]
 
 
-def _styles(definite: Groups, adverbial: Groups, objects: Groups, subject: Groups, negated: Groups) -> dict[str, Groups]:
+def _styles(
+    definite: Groups, adverbial: Groups, objects: Groups, subject: Groups, negated: Groups
+) -> dict[str, Groups]:
     """Groups of determiners to draw from, by what the context lets in; each style adds to the one before."""
     adverbial = definite + adverbial
     objects = adverbial + objects
     return {
-        "definite": definite, "adverbial": adverbial, "object": objects, "subject": objects + subject, "negated": negated
+        "definite": definite, "adverbial": adverbial, "object": objects, "subject": objects + subject,
+        "negated": negated,
     }  # fmt: skip
 
 
@@ -213,7 +221,7 @@ _DEFINITE: Groups = ((THE,),) * 7 + ((THIS,), (THE_PLURAL,), (THE_PLURAL,), (THE
 DETERMINERS: dict[str, dict[str, Groups]] = {
     "own": _styles(_DEFINITE + (MY,) * 4 + (MY_PLURAL,), _INDEFINITE, _QUANTIFIED, _NONE, _NEGATED),
     "unowned": _styles(_DEFINITE, _INDEFINITE, _QUANTIFIED, _NONE, _NEGATED),
-    "kin": _styles((MY,), (), (), (), (MY,)),
+    "kin": _styles((MY,), (), (), (), _NEGATED),
     "mass": _styles(
         ((THE,), (THE,), (THE,), MY, (THIS,)), ((MASS,),) * 3, (), (), ((NO._replace(english="any"),),)
     ),
@@ -262,6 +270,7 @@ class MiddleField:
     """
 
     def __init__(self, time: Pair = ("", ""), negated: bool = False) -> None:
+        """Start with the adverbial of time, and a "nicht" if the clause is negated."""
         self.time, self.negated = time, negated
         self.pronouns = self.dative = self.definite = self.indefinite = self.frequency = self.tail = ""
         self.particle, self.particle_first = "", False
@@ -277,7 +286,7 @@ class MiddleField:
         self.objects.append(phrase)
         if phrase.kind == "pronoun":
             self.pronouns = words(self.pronouns, phrase.german)
-        elif case == lexicon.DATIVE:
+        elif case == DATIVE:
             self.dative = phrase.german
         elif phrase.definite:
             self.definite = phrase.german
@@ -296,9 +305,7 @@ class MiddleField:
         objects = words(*(phrase.english for phrase in self.objects))
         after = bool(self.objects) and self.objects[0].kind == "pronoun" and not self.particle_first
         objects = words(objects, self.particle) if after else words(self.particle, objects)
-        return words(
-            objects, self.manner[0], self.complement[0], self.companion[0], self.locality[0], self.time[0]
-        )
+        return words(objects, self.manner[0], self.complement[0], self.companion[0], self.locality[0], self.time[0])
 
 
 @cache
@@ -314,7 +321,7 @@ def _english_group(verb: Verb, mode: str, agreement: int, negated: bool) -> tupl
     base = verb.english
     do, be = ("does" if agreement == THIRD else "do"), PRESENT_BE[agreement]
     if mode == "present":
-        statement = lexicon.english_s_form(base) if agreement == THIRD else base
+        statement = english_s_form(base) if agreement == THIRD else base
         return (f"{do} not {base}" if negated else statement), do, base
     if mode == "past":
         return (f"did not {base}" if negated else verb.past), "did", base

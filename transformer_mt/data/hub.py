@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer_mt.config import HubSource, Languages
 from transformer_mt.data.readers import BATCH_ROWS
-from transformer_mt.errors import UserError
+from transformer_mt.errors import RunError, UserError
 
 _NETWORK_MODULES = ("httpx", "httpx2", "httpcore", "requests", "urllib3")
 _LOCAL_FILES = "to use local files instead: data.train: [{source: train.en, target: train.de}]"
@@ -44,6 +44,7 @@ def load(source: HubSource, languages: Languages) -> Iterator[Any]:
 
     Raises:
         UserError: it cannot be had; one line that says why and what to do.
+        RunError: the client failed in another way, as on a full disk.
     """
     if source.subset is None or source.revision is None:
         source = resolve_hub(source, languages)
@@ -101,7 +102,7 @@ def _choose_subset(source: HubSource, languages: Languages, available: list[str]
     if not source.subset and available == ["default"]:
         return "default"
     raise UserError(
-        f"data set {source.hub} has no subset {' or '.join(wanted)}; available: {', '.join(available) or 'none'}"
+        f"data set {source.hub} has no subset {' or '.join(wanted)}; available{' offline' * _offline()}: {', '.join(available) or 'none'}"
     )
 
 
@@ -122,7 +123,9 @@ def _explained(source: HubSource) -> Iterator[None]:
     except UserError:
         raise
     except Exception as failure:
-        raise UserError(_sentence(source, failure)) from failure
+        if sentence := _sentence(source, failure):
+            raise UserError(sentence) from failure
+        raise RunError(f"data set {source.hub} cannot be read: {type(failure).__name__}: {failure}") from failure
 
 
 @contextmanager
@@ -147,8 +150,8 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _sentence(source: HubSource, failure: Exception) -> str:
-    """What a failure of the client means, told by its kind first and its words last."""
+def _sentence(source: HubSource, failure: Exception) -> str | None:
+    """What a failure of the client means, told by its kind first and its words last; None for one not foreseen."""
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import errors
 
@@ -169,11 +172,14 @@ def _sentence(source: HubSource, failure: Exception) -> str:
     if subsets := re.search(r"BuilderConfig .* not found. Available: \[(.*?)\]", words, re.DOTALL):
         return f"{data_set} has no subset {source.subset}; available: {subsets[1].replace(chr(39), '')}"
     if _offline():
-        return f"{data_set} is not in the cache, and the hub is offline (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set); {_LOCAL_FILES}"
+        return (
+            f"{data_set} is not in the cache, and the hub is offline (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set); "
+            f"{_LOCAL_FILES}"
+        )
     first_line = words.strip().splitlines()[0] if words.strip() else "no reason given"
     if _is_network(failure):
         return f"{data_set}: the hub cannot be reached ({type(failure).__name__}: {first_line}); {_LOCAL_FILES}"
-    return f"{data_set} cannot be read: {type(failure).__name__}: {first_line}"
+    return None
 
 
 def _is_network(failure: BaseException | None) -> bool:

@@ -1,0 +1,160 @@
+"""Data sets of the hub, through the real client against a stand-in on the loopback interface.
+
+The client reads its environment when it is imported, so each case is a process of its own.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hub import COMMIT, Hub, client_environment
+
+ROOT = Path(__file__).parents[2]
+SUBSETS = {
+    "de-en": {
+        "train": [{"de": "Hund", "en": "dog"}, {"de": None, "en": "a\nb"}, {"de": "Katze", "en": "cat"}],
+        "test": [{"de": "Maus", "en": "mouse"}],
+    },
+    "fr-en": {"train": [{"fr": "chien", "en": "dog"}], "test": [{"fr": "souris", "en": "mouse"}]},
+}
+LOCAL_FILES = "data.train: [{source: train.en, target: train.de}]"
+# Answers each question with [subset, revision, pairs, counts] or the words of a refusal.
+PROGRAM = """
+import json, sys
+from collections import Counter
+from transformer_mt.config import HubSource, Languages
+from transformer_mt.data import sources
+from transformer_mt.errors import UserError
+
+def answer(languages, options):
+    languages = Languages(source=languages[:2], target=languages[3:])
+    counts = Counter()
+    try:
+        source = sources.resolve_hub(HubSource(hub="wmt/wmt14").model_copy(update=options), languages)
+        pairs = [tuple(pair) for pair in sources.read(source, languages, "error", counts)]
+    except UserError as failure:
+        return str(failure)
+    return [source.subset, source.revision, pairs, counts]
+
+print(json.dumps([answer(*question) for question in json.loads(sys.argv[1])]))
+"""
+
+
+def ask(environment: dict[str, str], folder: Path, *questions: tuple[str, dict[str, Any]]) -> list[Any]:
+    """The program's answers to (languages, options of the source); it must not write anything else."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps(questions)]
+    environment = {**environment, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert (done.stderr, done.returncode) == ("", 0)
+    answers: list[Any] = json.loads(done.stdout)
+    assert not any("\n" in answer for answer in answers if isinstance(answer, str))
+    return answers
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with Hub(SUBSETS) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def filled_cache(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds one of the two subsets."""
+    home = tmp_path_factory.mktemp("cache")
+    ask(hub.environment(home), home, ("en-de", {}))
+    return home
+
+
+def test_columns_are_chosen_by_language_and_subsets_in_either_order(hub: Hub, tmp_path: Path) -> None:
+    # A folder of the data set's name is no data set.
+    (tmp_path / "wmt" / "wmt14").mkdir(parents=True)
+    (tmp_path / "wmt" / "wmt14" / "table.csv").write_text("en,de\nwrong,falsch\n")
+    forward, backward, french = ask(
+        hub.environment(tmp_path), tmp_path, ("en-de", {}), ("de-en", {}), ("fr-en", {"split": "test"})
+    )
+    counts = {"line_break_in_value": 1}
+    assert forward == ["de-en", COMMIT, [["dog", "Hund", 1], ["a b", "", 2], ["cat", "Katze", 3]], counts]
+    assert backward == ["de-en", COMMIT, [["Hund", "dog", 1], ["", "a b", 2], ["Katze", "cat", 3]], counts]
+    assert french == ["fr-en", COMMIT, [["souris", "mouse", 1]], {}]
+
+
+def test_only_the_commit_is_asked_for_once_it_is_known(tmp_path: Path) -> None:
+    with Hub(SUBSETS) as hub:
+        ask(hub.environment(tmp_path), tmp_path, ("en-de", {"split": "train[:2]"}))
+        data = [request for request in hub.requests if "/resolve/" in request]
+        assert data and all(f"/resolve/{COMMIT}/" in request for request in data)
+        assert not any("fr-en/" in request for request in data)
+
+
+def test_what_does_not_exist_is_told_with_what_does(hub: Hub, tmp_path: Path) -> None:
+    languages, subset, split, revision, name, columns = ask(
+        hub.environment(tmp_path),
+        tmp_path,
+        ("en-xx", {}),
+        ("en-de", {"subset": "cs-en"}),
+        ("en-de", {"split": "dev"}),
+        ("en-de", {"revision": "old"}),
+        ("en-de", {"hub": "wmt/wmt99"}),
+        ("en-fr", {"subset": "de-en"}),
+    )
+    assert languages == "data set wmt/wmt14 has no subset en-xx or xx-en; available: de-en, fr-en"
+    assert subset == "data set wmt/wmt14 has no subset cs-en; available: de-en, fr-en"
+    assert split == "data set wmt/wmt14 has no split dev; available: train, test"
+    assert revision == "data set wmt/wmt14 has no revision old"
+    assert "wmt/wmt99 does not exist" in name and LOCAL_FILES in name
+    assert columns == "wmt/wmt14 de-en train has the columns translation.de, translation.en; wanted en, fr"
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
+def test_offline_with_nothing_in_the_cache(tmp_path: Path, variable: str) -> None:
+    environment = client_environment(tmp_path, HF_ENDPOINT="http://127.0.0.1:9", **{variable: "1"})
+    pinned = {"subset": "de-en", "revision": COMMIT}
+    for message in ask(environment, tmp_path, ("en-de", {}), ("en-de", pinned)):
+        assert message.startswith("data set wmt/wmt14 is not in the cache, and the hub is offline")
+        assert LOCAL_FILES in message
+
+
+def test_offline_with_a_cache(filled_cache: Path) -> None:
+    environment = client_environment(filled_cache, HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="1")
+    found, pinned, other_commit, absent = ask(
+        environment,
+        filled_cache,
+        ("de-en", {"split": "test"}),
+        ("en-de", {"split": "test", "revision": COMMIT}),
+        ("en-de", {"revision": "c" * 40}),
+        ("en-fr", {}),
+    )
+    assert found == ["de-en", COMMIT, [["Maus", "mouse", 1]], {}]
+    assert pinned == ["de-en", COMMIT, [["mouse", "Maus", 1]], {}]
+    assert "is not in the cache, and the hub is offline" in other_commit
+    assert absent == "data set wmt/wmt14 has no subset en-fr or fr-en; available offline: de-en"
+
+
+def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
+    (message,) = ask(client_environment(tmp_path, HF_ENDPOINT="http://127.0.0.1:9"), tmp_path, ("en-de", {}))
+    assert message.startswith("data set wmt/wmt14: the hub cannot be reached (")
+    assert LOCAL_FILES in message
+
+
+def test_a_busy_hub_is_asked_again(tmp_path: Path) -> None:
+    with Hub(SUBSETS, failures=2) as hub:
+        (answer,) = ask(hub.environment(tmp_path), tmp_path, ("en-de", {}))
+        assert hub.failures < 0
+    assert [pair[0] for pair in answer[2]] == ["dog", "a b", "cat"]
+
+
+def test_a_data_set_made_by_a_script_is_not_run(tmp_path: Path) -> None:
+    with Hub(SUBSETS, script=True) as hub:
+        (message,) = ask(hub.environment(tmp_path), tmp_path, ("en-de", {}))
+    assert "is made by a Python script" in message and LOCAL_FILES in message
+
+
+def test_a_gated_data_set(tmp_path: Path) -> None:
+    with Hub(SUBSETS, gated=True) as hub:
+        (message,) = ask(hub.environment(tmp_path), tmp_path, ("en-de", {}))
+    assert message == "data set wmt/wmt14 is gated: ask for access at its page, then set HF_TOKEN"

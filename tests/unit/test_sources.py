@@ -1,0 +1,195 @@
+"""What can be said about a source before it is read, its names and fingerprint, and the demo."""
+
+import gzip
+import io
+import json
+import os
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+
+import transformer_mt.data
+from tests.reading import ENGLISH_GERMAN, check, read, refused, two_files
+from transformer_mt.config import (
+    DemoSource,
+    HubSource,
+    JsonlSource,
+    Languages,
+    Source,
+    TextSource,
+    TsvSource,
+)
+from transformer_mt.data import sources
+from transformer_mt.errors import UserError
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    source = TextSource(source=tmp_path / "none.en", target=tmp_path)
+    missing, folder = sources.check(source, ENGLISH_GERMAN)
+    assert missing == f"{tmp_path}/none.en does not exist"
+    assert folder == f"{tmp_path} is a folder; wanted a file"
+    assert "none.en cannot be read: No such file" in refused(source)
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.en")
+    (tmp_path / "train.de").write_bytes(b"x\n")
+    assert "pipe.en is a pipe" in check(TextSource(source=tmp_path / "pipe.en", target=tmp_path / "train.de"))
+
+
+def test_an_unreadable_file_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = two_files(tmp_path, b"a\n", b"x\n")
+    source.target.chmod(0)
+    if os.geteuid() == 0:  # root may read everything
+        monkeypatch.setattr("transformer_mt.data.files.open", _denying(source.target), raising=False)
+    assert check(source) == f"{tmp_path}/train.de cannot be read: Permission denied"
+
+
+def _denying(denied: Path) -> Any:
+    def open_or_deny(path: Path, *rest: Any) -> Any:
+        if path == denied:
+            raise PermissionError(13, "Permission denied")
+        return open(path, *rest)
+
+    return open_or_deny
+
+
+def test_one_file_for_both_sides_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.en").write_bytes(b"a\n")
+    (tmp_path / "link.de").symlink_to("train.en")
+    for target in ("train.en", "link.de"):
+        source = TextSource(source=tmp_path / "train.en", target=tmp_path / target)
+        assert "are the same file" in check(source)
+
+
+def test_empty_files(tmp_path: Path) -> None:
+    source = two_files(tmp_path, b"", b"")
+    assert "no pairs in" in check(source) and "no pairs in" in refused(source)
+    message = check(two_files(tmp_path, b"a\n" * 20, b""))
+    assert "train.en has 20 lines and" in message and "train.de has 0 lines" in message
+    assert "the file is empty" in check(TsvSource(tsv=source.target))
+    assert "no pairs in" in refused(JsonlSource(jsonl=source.target))
+    # Compressed nothing is nothing too.
+    assert "no pairs in" in refused(two_files(tmp_path, gzip.compress(b""), gzip.compress(b"")))
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"PK\x03\x04rest", "a zip archive"),
+        (b"PAR1rest", "a Parquet file"),
+        (b"%PDF-1.7\n", "a PDF file"),
+        (b"\x80\x04\x95rest", "a Python pickle"),
+        (b"<?xml version='1.0'?>\n", "an XML file"),
+        (b"<!DOCTYPE html>\n<html>", "a page of HTML"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (gzip.compress(b"a.en".ljust(257, b"\0") + b"ustar\0" + bytes(300)), "a tar archive"),
+    ],
+)
+def test_other_kinds_of_file_are_named(tmp_path: Path, content: bytes, found: str) -> None:
+    message = check(two_files(tmp_path, b"a\n", content))
+    assert f"{tmp_path}/train.de looks like {found}" in message or found in message
+    assert "wanted UTF-8 text, one sentence a line" in message
+
+
+def test_a_sentencepiece_model_is_no_corpus(tmp_path: Path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b c", "b c d"] * 9), model_writer=model, vocab_size=9, minloglevel=2, pad_id=0,
+        unk_id=1, bos_id=2, eos_id=3, hard_vocab_limit=False,
+    )  # fmt: skip
+    assert "train.de looks like a SentencePiece model; wanted" in check(two_files(tmp_path, b"a\n", model.getvalue()))
+
+
+@pytest.mark.parametrize("name", ["memory.tmx", "messages.po", "table.csv", "table.tsv", "lines.jsonl.gz"])
+def test_other_formats_are_told_by_their_names(tmp_path: Path, name: str) -> None:
+    assert f"{name} looks like" in check(two_files(tmp_path, b"a\n", b"x\n", (name, "train.de")))
+
+
+@pytest.mark.parametrize("name", ["with blank", "Grüße", "a,b", "quote'd", "$HOME", "über alles, 1 & 2"])
+def test_names_may_hold_anything(tmp_path: Path, name: str) -> None:
+    source = two_files(tmp_path, b"a\n", b"x\n", (f"{name}.en", f"{name}.de"))
+    assert sources.check(source, ENGLISH_GERMAN) == []
+    assert read(source) == [("a", "x")]
+    assert f"{name}.de has 2 lines" in refused(two_files(tmp_path, b"a\n", b"x\n\n", (f"{name}.en", f"{name}.de")))
+
+
+@pytest.fixture
+def demo_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the grammar, whose sentences are told apart by language and number."""
+
+    def generate(name: str, pairs: int, seed: int) -> Iterator[tuple[str, str]]:
+        for number in range(pairs):
+            yield f"{name} en {number + seed}", f"{name} de {number + seed}"
+
+    stub = types.ModuleType("transformer_mt.data.demo")
+    stub.__dict__["generate"] = generate
+    monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    monkeypatch.setattr(transformer_mt.data, "demo", stub, raising=False)
+
+
+@pytest.mark.usefixtures("demo_grammar")
+def test_the_demo_follows_the_languages() -> None:
+    source = DemoSource(demo="english-german", pairs=2, seed=5)
+    forward = [("english-german en 5", "english-german de 5"), ("english-german en 6", "english-german de 6")]
+    assert read(source) == forward
+    german_english = Languages(source="de", target="en")
+    assert read(source, languages=german_english) == [(german, english) for english, german in forward]
+    assert sources.check(source, german_english) == []
+
+
+@pytest.mark.usefixtures("demo_grammar")
+def test_the_demo_has_no_other_languages() -> None:
+    english_french = Languages(source="en", target="fr")
+    source = DemoSource(demo="english-german", pairs=2)
+    assert "has en and de; languages are en and fr" in check(source, english_french)
+    assert "has en and de" in refused(source, languages=english_french)
+
+
+def test_describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sources.describe(TextSource(source=Path("data/a.en"), target=Path("/b.de"))) == "data/a.en + /b.de"
+    assert sources.describe(HubSource(hub="wmt/wmt14", subset="de-en")) == "wmt/wmt14 de-en train"
+    assert sources.describe(DemoSource(demo="english-german", pairs=9)) == "demo english-german (9 pairs, seed 1)"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (HubSource(hub="wmt/wmt14", split="test", name="newstest2014"), "newstest2014"),
+        (HubSource(hub="wmt/wmt14", split="validation"), "validation"),
+        (HubSource(hub="wmt/wmt14", split="train[:1000]"), "train_1000"),
+        (TextSource(source=Path("x/newstest2014.en.gz"), target=Path("y.de")), "newstest2014"),
+        (TextSource(source=Path("new test.en"), target=Path("y.de")), "new_test"),
+        (TextSource(source=Path(".en"), target=Path(".de")), "en"),
+        (TsvSource(tsv=Path("?.tsv")), "fallback"),
+        (DemoSource(demo="english-german"), "fallback"),
+    ],
+)
+def test_name_of(source: Source, expected: str) -> None:
+    assert sources.name_of(source, "fallback") == expected
+
+
+def test_a_fingerprint_changes_with_the_content_only(tmp_path: Path) -> None:
+    source = two_files(tmp_path, b"abc", b"x\n")
+    first = sources.fingerprint(source)
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # the standard's own example
+    assert first["files"][0] == {"path": str(source.source), "size": 3, "sha256": digest}
+    os.utime(source.source, (1, 1))
+    assert sources.fingerprint(source) == first == json.loads(json.dumps(first))
+    source.target.write_bytes(b"y\n")
+    assert sources.fingerprint(source) != first
+
+
+def test_fingerprints_without_files() -> None:
+    hub = {"hub": "wmt/wmt14", "subset": None, "split": "test", "revision": None}
+    assert sources.fingerprint(HubSource(hub="wmt/wmt14", split="test", name="n")) == hub
+    demo = {"demo": "english-german", "pairs": 7, "seed": 3}
+    assert sources.fingerprint(DemoSource(demo="english-german", pairs=7, seed=3)) == demo
+    with pytest.raises(UserError, match=r"none\.tsv cannot be read"):
+        sources.fingerprint(TsvSource(tsv=Path("none.tsv")))

@@ -1,0 +1,351 @@
+"""The command line: parse, load the configuration, call one function, print. Nothing heavy is imported up here."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transformer_mt import __version__
+from transformer_mt.errors import UserError, reported
+
+if TYPE_CHECKING:
+    from transformer_mt.config import Config
+    from transformer_mt.distributed import Process
+
+app = typer.Typer(
+    name="transformer-mt",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Machine translation with the Transformer of 'Attention Is All You Need': raw text to a comparable score.",
+)
+config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, check and list configurations.")
+app.add_typer(config_app, name="config")
+
+ConfigOption = Annotated[str, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
+MaybeConfig = Annotated[str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="key.path=value in place of the file's; repeatable.")]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Move an existing run folder aside first.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and results only.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Print tracebacks.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
+PrecisionOption = Annotated[str, typer.Option("--precision", help="float32, bfloat16, float16 or float64.")]
+ModelOption = Annotated[
+    Path | None, typer.Option("--model", "-m", help="Run folder, model folder or checkpoint folder.")
+]
+BeamOption = Annotated[int | None, typer.Option("--beam-size", help="1 is greedy search.")]
+BestOption = Annotated[int | None, typer.Option("--n-best", help="Hypotheses for each line.")]
+BatchOption = Annotated[int | None, typer.Option("--batch-size", help="Sentences decoded together at most.")]
+PenaltyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--length-penalty",
+        help="What log-probabilities are divided by; n counts </s>: none 1, average n, power n^alpha, gnmt ((5+n)/6)^alpha.",
+    ),
+]
+AlphaOption = Annotated[float | None, typer.Option("--alpha", help="Exponent of the length penalty.")]
+ResetOption = Annotated[
+    list[str] | None,
+    typer.Option("--reset", help="optimizer, schedule or data: take the config's, not the checkpoint's; repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@contextmanager
+def _errors(debug: bool) -> Iterator[None]:
+    rank = os.environ.get("RANK", "")
+    with reported(debug=debug, rank=int(rank) if rank.isdecimal() else None):
+        yield
+
+
+def _load(config: str, overrides: list[str] | None) -> "Config":
+    from transformer_mt.config_file import load_config
+
+    return load_config(config, overrides or ())
+
+
+def _say(quiet: bool) -> Callable[[str], None]:
+    """Progress for people, on stderr and from the first rank alone; warnings even when quiet."""
+    first = os.environ.get("RANK", "0") == "0"
+
+    def say(text: str) -> None:
+        if first and (not quiet or text.startswith("warning")):
+            print(text, file=sys.stderr, flush=True)
+
+    return say
+
+
+@app.command()
+def download(
+    config: ConfigOption, set_: SetOption = None, fresh: FreshOption = False, quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:  # fmt: skip
+    """Read the sources, clean them, and write the run's corpus."""
+    with _errors(debug):
+        from transformer_mt.stages import prepare_run
+
+        prepare_run(_load(config, set_), _say(quiet), fresh=fresh, names=("download",))
+
+
+@app.command()
+def tokenize(
+    config: ConfigOption, set_: SetOption = None, fresh: FreshOption = False, quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:  # fmt: skip
+    """Learn the subword vocabulary and write token ids; runs download first where that is needed."""
+    with _errors(debug):
+        from transformer_mt.stages import prepare_run
+
+        prepare_run(_load(config, set_), _say(quiet), fresh=fresh)
+
+
+@app.command()
+def train(
+    config: ConfigOption, set_: SetOption = None, fresh: FreshOption = False, reset: ResetOption = None,
+    device: DeviceOption = "auto", quiet: QuietOption = False, debug: DebugOption = False,
+) -> None:  # fmt: skip
+    """Train, from wherever the run folder stands; runs download and tokenize first where that is needed."""
+    with _errors(debug):
+        loaded, resets = _load(config, set_), _resets(reset)
+        from transformer_mt.distributed import process_group
+
+        with process_group(device) as process:
+            _train(loaded, process, fresh, resets, quiet)
+
+
+def _resets(given: list[str] | None) -> list[str]:
+    allowed = ("optimizer", "schedule", "data")
+    if wrong := [name for name in given or () if name not in allowed]:
+        raise UserError(f"--reset {wrong[0]}: wanted {', '.join(allowed)}")
+    return list(given or ())
+
+
+def _train(config: "Config", process: "Process", fresh: bool, resets: list[str], quiet: bool) -> None:
+    from transformer_mt import stages
+    from transformer_mt.train.log import Console
+
+    stages.train(config, process, Console(enabled=process.first, quiet=quiet), fresh=fresh, resets=resets)
+
+
+@app.command()
+def average(
+    config: ConfigOption, set_: SetOption = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = None,
+    checkpoint: Annotated[list[Path] | None, typer.Option(help="A checkpoint folder to average; repeatable.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder to write; default the run's model/.")] = None,
+    quiet: QuietOption = False, debug: DebugOption = False,
+) -> None:  # fmt: skip
+    """Write the mean of checkpoints as a model that can be used."""
+    with _errors(debug):
+        loaded = _load(config, set_)
+        from transformer_mt import commands
+
+        commands.average(loaded, last, checkpoint or [], output, _say(quiet))
+
+
+@app.command()
+def translate(
+    config: MaybeConfig = None, set_: SetOption = None, model: ModelOption = None,
+    source: Annotated[Path | None, typer.Option("--input", "-i", help="File to translate; default stdin.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default stdout.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help="text, moses (id ||| text ||| score) or jsonl.")] = None,
+    beam_size: BeamOption = None, n_best: BestOption = None, batch_size: BatchOption = None,
+    length_penalty: PenaltyOption = None, alpha: AlphaOption = None,
+    device: DeviceOption = "auto", precision: PrecisionOption = "float32",
+    quiet: QuietOption = False, debug: DebugOption = False,
+) -> None:  # fmt: skip
+    """Translate lines: as many come out as go in, in order; on a pipe each is answered when it comes."""
+    with _errors(debug):
+        form = form or ("moses" if n_best and n_best > 1 else "text")
+        _check_choice("--format", form, ("text", "moses", "jsonl"))
+        changes, folder = _search_changes(beam_size, n_best, batch_size, length_penalty, alpha), model
+        loaded = _load(config, set_) if config else None
+        if loaded:
+            changes = _decoding_of(loaded) | {key: value for key, value in changes.items() if value is not None}
+        _check_precision(precision)
+        from transformer_mt import commands
+        from transformer_mt.distributed import process_group
+
+        with process_group(device) as process:
+            say = _say(quiet)
+            translator, _ = commands.load_translator(_model_of(folder, loaded), process, precision, changes, say)
+            commands.translate(translator, source, output, form, process, say)
+
+
+def _model_of(model: Path | None, config: "Config | None") -> Path:
+    if model is None and config is None:
+        raise UserError("give --model or --config")
+    return model if model is not None else config.output  # type: ignore[union-attr]
+
+
+def _decoding_of(config: "Config") -> dict[str, Any]:
+    """A configuration's search settings as changes to those stored with the model."""
+    values = config.decoding.model_dump(mode="json")
+    changes = {key: value for key, value in values.items() if not isinstance(value, dict)}
+    return changes | {f"{key}.{name}": item for key, value in values.items() if isinstance(value, dict) for name, item in value.items()}
+
+
+def _search_changes(
+    beam_size: int | None, n_best: int | None, batch_size: int | None, length_penalty: str | None, alpha: float | None
+) -> dict[str, Any]:
+    return {
+        "beam_size": beam_size,
+        "n_best": n_best,
+        "batch_size": batch_size,
+        "length_penalty.form": length_penalty,
+        "length_penalty.alpha": alpha,
+    }
+
+
+def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UserError(f"{option} {value}: wanted {', '.join(allowed)}")
+
+
+def _check_precision(value: str) -> None:
+    _check_choice("--precision", value, ("auto", "float32", "bfloat16", "float16", "float64"))
+
+
+@app.command()
+def evaluate(
+    config: MaybeConfig = None, set_: SetOption = None, model: ModelOption = None,
+    hypothesis: Annotated[Path | None, typer.Option(help="Translations to score, instead of making them.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Reference translations of --hypothesis.")] = None,
+    source_language: Annotated[str | None, typer.Option(help="Language code, without --config.")] = None,
+    target_language: Annotated[str | None, typer.Option(help="Language code, without --config.")] = None,
+    beam_size: BeamOption = None, batch_size: BatchOption = None, length_penalty: PenaltyOption = None,
+    alpha: AlphaOption = None, device: DeviceOption = "auto", precision: PrecisionOption = "float32",
+    as_json: JsonOption = False, samples: Annotated[int, typer.Option(help="Translations to show.")] = 0,
+    quiet: QuietOption = False, debug: DebugOption = False,
+) -> None:  # fmt: skip
+    """Translate the test sets of a config and score them; or score --hypothesis against --reference."""
+    with _errors(debug):
+        loaded = _load(config, set_) if config else None
+        _check_precision(precision)
+        if (hypothesis is None) != (reference is None):
+            raise UserError("--hypothesis and --reference go together")
+        if hypothesis and reference:
+            reports = [_score_files(loaded, hypothesis, reference, source_language, target_language, quiet)]
+            _print_reports(reports, as_json)
+            return
+        if loaded is None:
+            raise UserError("give --config, or --hypothesis and --reference")
+        changes = _search_changes(beam_size, None, batch_size, length_penalty, alpha)
+        from transformer_mt.distributed import process_group
+
+        with process_group(device) as process:
+            _evaluate(loaded, model, process, precision, changes, as_json, samples, quiet)
+
+
+def _score_files(
+    config: "Config | None", hypothesis: Path, reference: Path, source: str | None, target: str | None, quiet: bool
+) -> dict[str, Any]:
+    from transformer_mt import commands
+
+    languages = config.languages if config else None
+    source = source or (languages.source if languages else "en")
+    target = target or (languages.target if languages else None)
+    if target is None:
+        raise UserError("--target-language is needed without --config: BLEU's tokenizer follows it")
+    metrics = config.evaluation.metrics if config else ("bleu", "chrf", "ter")
+    return commands.evaluate_files(hypothesis, reference, source, target, metrics, _say(quiet))
+
+
+def _evaluate(
+    config: "Config", model: Path | None, process: "Process", precision: str, changes: dict[str, Any],
+    as_json: bool, samples: int, quiet: bool,
+) -> None:  # fmt: skip
+    from transformer_mt import commands
+
+    merged = _decoding_of(config) | {key: value for key, value in changes.items() if value is not None}
+    reports = commands.evaluate_run(config, model or config.output, process, precision, merged, _say(quiet))
+    if process.first:
+        _print_reports(reports, as_json)
+        for source, reference, translation in commands.samples(config, samples) if samples else ():
+            typer.echo(f"\nsource      {source}\nreference   {reference}\ntranslation {translation}")
+
+
+def _print_reports(reports: list[dict[str, Any]], as_json: bool) -> None:
+    from transformer_mt.commands import report_lines
+
+    if as_json:
+        typer.echo(json.dumps(reports[0] if len(reports) == 1 else reports, indent=1, ensure_ascii=False))
+    else:
+        for report in reports:
+            typer.echo("\n".join(report_lines(report)))
+
+
+@app.command()
+def run(
+    config: ConfigOption, set_: SetOption = None, fresh: FreshOption = False, reset: ResetOption = None,
+    device: DeviceOption = "auto", precision: PrecisionOption = "float32", as_json: JsonOption = False,
+    samples: Annotated[int, typer.Option(help="Translations to show at the end.")] = 5,
+    quiet: QuietOption = False, debug: DebugOption = False,
+) -> None:  # fmt: skip
+    """Everything from the sources to the scores, each stage skipped when it is up to date."""
+    with _errors(debug):
+        loaded, resets = _load(config, set_), _resets(reset)
+        _check_precision(precision)
+        from transformer_mt.distributed import process_group
+
+        with process_group(device) as process:
+            _train(loaded, process, fresh, resets, quiet)
+            if loaded.data.test:
+                _evaluate(loaded, None, process, precision, {}, as_json, samples, quiet)
+
+
+@config_app.command("show")
+def config_show(config: ConfigOption, set_: SetOption = None, debug: DebugOption = False) -> None:
+    """Print the whole configuration, with every default."""
+    with _errors(debug):
+        import yaml
+
+        loaded = _load(config, set_).model_dump(mode="json")
+        typer.echo(yaml.safe_dump(loaded, sort_keys=False, allow_unicode=True), nl=False)
+
+
+@config_app.command("check")
+def config_check(config: ConfigOption, set_: SetOption = None, debug: DebugOption = False) -> None:
+    """Tell what is wrong with a configuration and its files; nothing is run."""
+    with _errors(debug):
+        loaded = _load(config, set_)
+        from transformer_mt.data.prepare import check_sources
+
+        check_sources(loaded)
+        typer.echo(f"{config}: no errors")
+
+
+@config_app.command("schema")
+def config_schema() -> None:
+    """Print the JSON schema, for editors."""
+    from transformer_mt.config import Config
+
+    typer.echo(json.dumps(Config.model_json_schema(), indent=1, ensure_ascii=False))
+
+
+@config_app.command("list")
+def config_list() -> None:
+    """Print the names of the shipped configurations."""
+    from transformer_mt.config_file import shipped_configs
+
+    typer.echo("\n".join(shipped_configs()))

@@ -1,0 +1,238 @@
+"""What `translate`, `evaluate` and `average` do, between parsed options and the parts that do the work."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+import transformer_mt
+from transformer_mt.atomic import partial_of, sha256, sync, write_json, write_text
+from transformer_mt.config import Config, Decoding, digest
+from transformer_mt.config_file import config_from_dict
+from transformer_mt.data.prepare import test_names
+from transformer_mt.decode.stream import translate_stream
+from transformer_mt.decode.translator import Translator
+from transformer_mt.distributed import Process, on_first_rank
+from transformer_mt.errors import UserError
+from transformer_mt.evaluate import scores
+from transformer_mt.model import folder
+from transformer_mt.train import checkpoint, session
+
+Say = Callable[[str], None]
+
+
+def load_translator(
+    model: Path, process: Process, precision: str, changes: dict[str, Any], say: Say
+) -> tuple[Translator, folder.Loaded]:
+    """The model that a path means, with the options of the command line in place of its stored search settings."""
+    if precision == "auto":
+        precision = "float32"
+    loaded = folder.load(model, process.device, getattr(torch, precision))
+    if loaded.origin != model:
+        say(f"model: {loaded.origin}")
+    settings = changed_decoding(loaded.decoding, changes)
+    return Translator(loaded.model, loaded.tokenizer, settings, loaded.start), loaded
+
+
+def changed_decoding(settings: Decoding, changes: dict[str, Any]) -> Decoding:
+    """Search settings with some keys replaced, checked again; None means unchanged."""
+    values = settings.model_dump(mode="json")
+    for key, value in changes.items():
+        if value is not None:
+            section, _, last = key.rpartition(".")
+            (values[section] if section else values)[last] = value
+    if changes.get("beam_size") is not None and changes.get("n_best") is None:
+        values["n_best"] = min(values["n_best"], values["beam_size"])
+    try:
+        return Decoding.model_validate(values)
+    except ValueError as error:
+        messages = [str(item["msg"]).removeprefix("Value error, ") for item in error.errors()]  # type: ignore[attr-defined]
+        raise UserError(*(f"decoding options: {message}" for message in messages)) from None
+
+
+@contextlib.contextmanager
+def _output(path: Path | None, enabled: bool) -> Iterator[Callable[[str], None]]:
+    """Where results go: a file that appears whole, or stdout, flushed after every group; nowhere on other ranks."""
+    if not enabled:
+        yield lambda text: None
+        return
+    if path is None:
+        def write(text: str) -> None:
+            if text:
+                sys.stdout.buffer.write(text.encode())
+            else:
+                sys.stdout.buffer.flush()
+
+        yield write
+        return
+    partial = partial_of(path)
+    try:
+        with partial.open("wb") as file:
+            yield lambda text: file.write(text.encode()) and None
+        sync(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def translate(
+    translator: Translator, source: Path | None, output: Path | None, form: str, process: Process, say: Say
+) -> None:
+    """Translates a file or standard input, and says on stderr what happened to the lines."""
+    if source is None and process.ranks > 1:
+        raise UserError("several processes cannot share standard input: give --input")
+    if source is not None and not source.is_file():
+        raise UserError(f"input file {source} not found")
+    if output is not None and not output.parent.is_dir():
+        raise UserError(f"folder {output.parent} of --output does not exist")
+    if form == "text" and translator.settings.n_best > 1:
+        raise UserError("--n-best needs --format moses or jsonl: text is one line a line")
+    with contextlib.ExitStack() as stack:
+        stream: BinaryIO = stack.enter_context(source.open("rb")) if source else sys.stdin.buffer
+        write = stack.enter_context(_output(output, process.first))
+        name = str(source) if source else "standard input"
+        summary = translate_stream(translator, stream, write, name=name, form=form, process=process, say=say)
+    say(summary.text())
+
+
+def average(config: Config, last: int | None, given: Sequence[Path], output: Path | None, say: Say) -> None:
+    """Writes the mean of a run's checkpoints as a model folder, by default the run's model/."""
+    run = config.output
+    found = checkpoint.checkpoints(run / "checkpoints")
+    if not found and not given:
+        raise UserError(f"{run} has no checkpoints to average")
+    count = last or config.training.checkpoint.average or 1
+    if not given and count > len(found):
+        say(f"warning: {run} has {len(found)} checkpoints, fewer than {count}")
+    chosen = [path.resolve() for path in given] or found[-count:]
+    saved = config_from_dict(checkpoint.read_state(chosen[-1])["config"], str(chosen[-1]))
+    session.write_average(run, saved, chosen, output or run / "model")
+    say(f"{output or run / 'model'}: mean of {', '.join(path.name for path in chosen)}")
+
+
+def read_references(path: Path) -> list[str]:
+    """Lines of a file, ended by LF alone, otherwise untouched."""
+    if not path.is_file():
+        raise UserError(f"file {path} not found")
+    try:
+        return session.read_lines(path)
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: line {line} is not UTF-8: byte 0x{error.object[error.start]:02X}") from None
+
+
+def scored(
+    name: str, hypotheses: Sequence[str], references: Sequence[str], source: str, target: str, metrics: Sequence[str], say: Say
+) -> dict[str, Any]:
+    """All scores of one test set as JSON data: none without its signature."""
+    if empty := scores.empty_lines(references):
+        say(f"warning: {name}: {empty} empty reference{'s' if empty > 1 else ''}")
+    found = scores.score(
+        hypotheses, [references], metrics=metrics, source_language=source, target_language=target
+    )
+    report: dict[str, Any] = {
+        "test_set": name,
+        "segments": len(references),
+        "source_language": source,
+        "target_language": target,
+        "reference_sha256": scores.corpus_digest(references),
+        "scores": [],
+    }
+    if scores.paper_bleu_available():
+        paper = scores.paper_bleu(hypotheses, references, source_language=source, target_language=target)
+        found += [paper] if paper else []
+    elif source.startswith("en") and target[:2] in ("de", "fr"):
+        report["paper_bleu"] = "not computed: pip install 'transformer-mt[moses]'"
+    for score in found:
+        entry = {"name": score.name, "value": score.value, "signature": score.signature}
+        report["scores"].append(entry | ({"details": score.details} if score.details else {}))
+    for metric, score in zip(metrics, found, strict=False):
+        report |= {metric: score.value, "signature" if metric == "bleu" else f"{metric}_signature": score.signature}
+        if "length_ratio" in score.details:
+            report["length_ratio"] = score.details["length_ratio"]
+    return report
+
+
+def report_lines(report: dict[str, Any]) -> list[str]:
+    """A report for people: a line a score."""
+    lines = [f"{report['test_set']}: {report['segments']} segments, references sha256 {report['reference_sha256'][:16]}"]
+    lines += [f"{score['name']} {score['value']:.2f}  {score['signature']}" for score in report["scores"]]
+    if "paper_bleu" in report:
+        lines.append(f"paper BLEU {report['paper_bleu']}")
+    return lines
+
+
+def evaluate_run(
+    config: Config, model: Path, process: Process, precision: str, changes: dict[str, Any], say: Say
+) -> list[dict[str, Any]]:
+    """Translates and scores each test set of a configuration; translations/ and scores/ of the run keep the results.
+
+    A test set whose score was made by the same model with the same search is not translated again.
+    """
+    run, source, target = config.output, config.languages.source, config.languages.target
+    if not config.data.test:
+        raise UserError("data.test has no test set; give one, or --hypothesis and --reference")
+    translator, loaded = load_translator(model, process, precision, changes, say)
+    search = translator.settings.model_dump(mode="json")
+    basis = {
+        "model_sha256": sha256(loaded.origin / folder.WEIGHTS),
+        "search": search,
+        "precision": "float32" if precision == "auto" else precision,
+        "metrics": list(config.evaluation.metrics),
+        "version": transformer_mt.__version__,
+    }
+    reports = []
+    for name in test_names(config):
+        texts = run / "corpus" / f"{name}.{source}", run / "corpus" / f"{name}.{target}"
+        lines, references = (read_references(path) for path in texts)
+        inputs = digest({**basis, "texts": [sha256(path) for path in texts]})
+        path = run / "scores" / f"{name}.json"
+        known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        if known.get("inputs") == inputs:
+            say(f"{path}: up to date")
+            reports.append(known)
+            continue
+        translations = [translation.text for translation in translator.translate(lines, process)]
+
+        def make(
+            name: str = name, references: list[str] = references, path: Path = path, inputs: str = inputs,
+            translations: list[str] = translations,
+        ) -> dict[str, Any]:  # fmt: skip
+            report = scored(name, translations, references, source, target, config.evaluation.metrics, say)
+            report |= {**basis, "model": loaded.origin.name, "config": digest(config), "inputs": inputs}
+            write_text(run / "translations" / f"{name}.{target}", "".join(f"{line}\n" for line in translations))
+            write_json(path, report)
+            return report
+
+        reports.append(on_first_rank(make))
+    return reports
+
+
+def evaluate_files(
+    hypothesis: Path, reference: Path, source: str, target: str, metrics: Sequence[str], say: Say
+) -> dict[str, Any]:
+    """Scores a file of translations against a file of references."""
+    hypotheses, references = read_references(hypothesis), read_references(reference)
+    if len(hypotheses) != len(references):
+        raise UserError(f"{hypothesis} has {len(hypotheses)} lines, {reference} has {len(references)}")
+    return scored(reference.name, hypotheses, references, source, target, metrics, say)
+
+
+def samples(config: Config, count: int) -> list[tuple[str, str, str]]:
+    """Source, reference and translation of lines spread over the first test set."""
+    name, run = test_names(config)[0], config.output
+    source, target = config.languages.source, config.languages.target
+    columns = [
+        read_references(path)
+        for path in (
+            run / "corpus" / f"{name}.{source}",
+            run / "corpus" / f"{name}.{target}",
+            run / "translations" / f"{name}.{target}",
+        )
+    ]
+    rows = list(zip(*columns, strict=True))
+    return rows[:: max(1, len(rows) // count)][:count]

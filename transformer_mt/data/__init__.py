@@ -1,0 +1,1 @@
+"""Text and token ids: reading, cleaning, segmenting, storing, batching. Never imports torch."""

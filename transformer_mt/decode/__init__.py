@@ -1,0 +1,1 @@
+"""Beam search, and the translator that puts text through it."""

@@ -1,0 +1,111 @@
+"""Lines as they arrive, translations as they are made: a file, a pipe that waits for each answer, or standard input."""
+
+import json
+import os
+import select
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import BinaryIO
+
+from transformer_mt.decode.translator import Translation, Translator
+from transformer_mt.distributed import Process
+from transformer_mt.errors import UserError
+
+WINDOW_LINES = 16_384
+READ_BYTES = 1 << 16
+
+
+def arriving_lines(file: BinaryIO, most: int = WINDOW_LINES) -> Iterator[list[bytes]]:
+    """Groups of lines, without their LF: as many as are there, at most about `most`, waiting only when none is.
+
+    A last line without LF counts as a line. Nothing but LF ends one.
+    """
+    handle, rest, ended = file.fileno(), b"", False
+    while not ended:
+        chunks, newlines = [rest], 0
+        while True:
+            chunk = os.read(handle, READ_BYTES)
+            ended = not chunk
+            chunks.append(chunk)
+            newlines += chunk.count(b"\n")
+            if ended or newlines >= most or (newlines and not select.select([handle], [], [], 0)[0]):
+                break
+        *lines, rest = b"".join(chunks).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+@dataclass
+class Summary:
+    """What happened to the lines of one run."""
+
+    lines: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def text(self) -> str:
+        """One line for people."""
+        told = "".join(f", {reason} {number}" for reason, number in sorted(self.counts.items()) if reason != "pieces")
+        speed = self.counts["pieces"] / self.seconds if self.seconds else 0.0
+        return f"{self.lines} lines{told}, {speed:.0f} pieces/s"
+
+
+def written(number: int, translation: Translation, form: str) -> str:
+    """A translation as lines of output: text (the best one), moses (id ||| text ||| score), or jsonl."""
+    if form == "text":
+        return translation.text + "\n"
+    if form == "moses":
+        return "".join(f"{number} ||| {candidate.text} ||| {candidate.score:.6f}\n" for candidate in translation.candidates)
+    record = {"line": number + 1, "translations": [asdict(candidate) for candidate in translation.candidates]}
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def translate_stream(
+    translator: Translator,
+    source: BinaryIO,
+    write: Callable[[str], None],
+    *,
+    name: str,
+    form: str,
+    process: Process,
+    say: Callable[[str], None],
+) -> Summary:
+    """Translates all lines of `source` in order, writing each group as soon as it is done; n lines in, n out.
+
+    Raises UserError naming the line and the byte when a line is not UTF-8.
+    """
+    summary = Summary()
+    for group in arriving_lines(source):
+        begin = time.perf_counter()
+        texts = [_decoded(line, summary.lines + number, name) for number, line in enumerate(group, 1)]
+        translations = translator.translate(texts, process)
+        for translation in translations:
+            _note(summary, translation, say)
+            write(written(summary.lines - 1, translation, form))
+        write("")
+        summary.seconds += time.perf_counter() - begin
+    return summary
+
+
+def _note(summary: Summary, translation: Translation, say: Callable[[str], None]) -> None:
+    summary.lines += 1
+    summary.counts["pieces"] += translation.candidates[0].length
+    summary.counts["empty"] += int(translation.source_length == 0)
+    summary.counts["hit length limit"] += int(translation.hit_limit)
+    summary.counts["unknown pieces"] += translation.unknown
+    if translation.cut_to is not None:
+        summary.counts["source cut"] += 1
+        say(f"warning: line {summary.lines}: source cut {translation.source_length}→{translation.cut_to} pieces (model.max_positions)")
+
+
+def _decoded(line: bytes, number: int, name: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name}: line {number} is not UTF-8: byte 0x{line[error.start]:02X} at byte {error.start + 1} of the line"
+        ) from None

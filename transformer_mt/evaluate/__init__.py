@@ -1,0 +1,1 @@
+"""Scores that anybody can compare. Never imports torch."""

@@ -1,0 +1,252 @@
+"""The stages and their order. A stage turns settings and inputs into a folder that is whole or absent.
+
+Each folder carries `stage.json`: the settings it was made with, digests of its inputs and outputs, counts. A stage
+whose record agrees with what it would be made from now is skipped; one that does not is made again, unless
+checkpoints were trained on it: then the difference is told, key by key.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+import transformer_mt
+from transformer_mt.atomic import locked, new_folder, sha256, write_text
+from transformer_mt.config import Config
+from transformer_mt.config_file import differences
+from transformer_mt.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.distributed import Process
+    from transformer_mt.train.log import Console
+
+RECORD = "stage.json"
+FORMAT = 1
+PATH_KEYS = {"source", "target", "tsv", "jsonl", "parquet", "model", "source_model", "target_model"}
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of preparation."""
+
+    name: str
+    folder: Path
+    settings: dict[str, Any]
+    """By the configuration's sections; paths left out, since content counts."""
+    inputs: Callable[[], dict[str, Any]]
+    """Digests of what it reads."""
+    work: Callable[[Path], dict[str, Any]]
+    """Fills a folder and returns counts."""
+
+    def stale(self) -> list[str]:
+        """What differs between the folder's record and now, in sentences; [] when it is up to date."""
+        record = read_record(self.folder)
+        if record is None:
+            return [f"{self.folder} is not made yet"]
+        if record.get("format") != FORMAT:
+            return [f"{self.folder} has format {record.get('format')}, this program writes {FORMAT}"]
+        changes = [f"{key}: was {old}, is {new}" for key, old, new in differences(record["settings"], self.settings)]
+        inputs = differences(record["inputs"], self.inputs())
+        return changes + [f"content of {key} changed" for key, _, _ in inputs]
+
+    def run(self) -> None:
+        """Makes the folder."""
+        with new_folder(self.folder) as partial:
+            inputs = self.inputs()
+            counts = self.work(partial)
+            outputs = {path.name: sha256(path) for path in sorted(partial.iterdir())}
+            record = {
+                "format": FORMAT,
+                "stage": self.name,
+                "settings": self.settings,
+                "inputs": inputs,
+                "outputs": outputs,
+                "counts": counts,
+                "made": {"version": transformer_mt.__version__, "time": datetime.now(timezone.utc).isoformat()},
+            }
+            write_text(partial / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The record of a stage's folder, None where there is none."""
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return record
+
+
+def outputs_of(folder: Path, names: Callable[[str], bool] = lambda name: True) -> dict[str, Any]:
+    """Digests of the files that a stage made."""
+    record = read_record(folder) or {"outputs": {}}
+    return {name: digest for name, digest in record["outputs"].items() if names(name)}
+
+
+def without_paths(value: Any) -> Any:
+    """Plain settings without the paths in them."""
+    if isinstance(value, dict):
+        return {key: without_paths(item) for key, item in value.items() if key not in PATH_KEYS or item is None}
+    return [without_paths(item) for item in value] if isinstance(value, list) else value
+
+
+def stages(config: Config, say: Say) -> list[Stage]:
+    """The stages before training, in order."""
+    from transformer_mt.data import prepare
+
+    run = config.output
+    corpus, tokenizer, ids = run / "corpus", run / "tokenizer", run / "ids"
+    plain = config.model_dump(mode="json")
+    training_text = {f"train.{config.languages.source}", f"train.{config.languages.target}"}
+    encoded_text = training_text | {name.replace("train", "validation") for name in training_text}
+    return [
+        Stage(
+            "download",
+            corpus,
+            {"languages": plain["languages"], "data": _flat(without_paths(plain["data"]))},
+            lambda: _fingerprints(config, read_record(corpus)),
+            lambda folder: prepare.make_corpus(config, folder, say),
+        ),
+        Stage(
+            "learn",
+            tokenizer,
+            {"tokenizer": without_paths(plain["tokenizer"])},
+            lambda: _given_models(config) | outputs_of(corpus, training_text.__contains__),
+            lambda folder: prepare.learn_tokenizer(config, corpus, _training_pairs(corpus), folder, say),
+        ),
+        Stage(
+            "encode",
+            ids,
+            {"training": {key: plain["training"][key] for key in ("max_tokens", "too_long")}},
+            lambda: outputs_of(corpus, encoded_text.__contains__) | outputs_of(tokenizer),
+            lambda folder: prepare.encode_corpus(config, corpus, tokenizer, folder, say),
+        ),
+    ]
+
+
+def _flat(data: dict[str, Any]) -> dict[str, Any]:
+    """Lists of sources as mappings, so that differences name `data.train[0].split`."""
+    flat = dict(data)
+    for split in ("train", "validation", "test"):
+        flat |= {f"{split}[{number}]": source for number, source in enumerate(flat.pop(split))}
+    return flat
+
+
+def _training_pairs(corpus: Path) -> int:
+    record = read_record(corpus)
+    return int(record["counts"]["train"]["pairs"]) if record else 0
+
+
+def _given_models(config: Config) -> dict[str, Any]:
+    settings = config.tokenizer
+    given = {"model": settings.model, "source_model": settings.source_model, "target_model": settings.target_model}
+    return {f"tokenizer.{key}": sha256(path) for key, path in given.items() if path and path.is_file()}
+
+
+def _fingerprints(config: Config, record: dict[str, Any] | None) -> dict[str, Any]:
+    """Digests of the files of all sources; a file whose size and time are as recorded is not read again."""
+    from transformer_mt.data.sources import paths_of
+
+    known = record["inputs"] if record else {}
+    digests: dict[str, Any] = {}
+    for split in ("train", "validation", "test"):
+        for number, source in enumerate(getattr(config.data, split)):
+            for side, path in enumerate(paths_of(source)):
+                key, stat = f"data.{split}[{number}].{side}", path.stat()
+                stamp = [stat.st_size, stat.st_mtime_ns]
+                before = known.get(key, {})
+                digest = before["sha256"] if before.get("stamp") == stamp else sha256(path)
+                same = before.get("sha256") == digest
+                digests[key] = before if same else {"sha256": digest, "stamp": stamp}
+    return digests
+
+
+def has_checkpoints(run: Path) -> bool:
+    """Whether something was trained in this run folder."""
+    return any((run / "checkpoints").glob("step-*"))
+
+
+def prepare(config: Config, say: Say, *, names: Sequence[str] = ("download", "learn", "encode")) -> None:
+    """Makes the corpus, the tokenizer and the ids where they are missing or stale."""
+    from transformer_mt.data.prepare import check_sources
+
+    trained = has_checkpoints(config.output)
+    problems: list[str] = []
+    for stage in stages(config, say):
+        if stage.name not in names:
+            continue
+        if stage.name == "download":
+            check_sources(config)
+        changes = stage.stale()
+        if not changes:
+            say(f"{stage.folder}: up to date")
+        elif trained:
+            problems += changes
+        else:
+            stage.run()
+    if trained:
+        problems += _model_changes(config)
+    if problems:
+        remedy = f"{config.output} was trained with other settings: give another `output`, or --fresh to move it aside"
+        raise UserError(remedy, *problems)
+
+
+def _model_changes(config: Config) -> list[str]:
+    """Keys of the model that differ from the newest checkpoint's."""
+    newest = max((config.output / "checkpoints").glob("step-*"))
+    path = newest / "state.json"
+    if not path.is_file():
+        return []
+    saved = json.loads(path.read_text("utf-8"))["config"]
+    now = config.model_dump(mode="json")
+    pairs = [difference for key in ("languages", "model") for difference in differences(saved[key], now[key], key)]
+    return [f"{key}: was {old}, is {new}" for key, old, new in pairs if key != "model.preset"]
+
+
+def move_aside(run: Path, say: Say) -> None:
+    """Renames a run folder to the first free NAME.old-N."""
+    if not run.exists():
+        return
+    number = 1
+    while (aside := run.with_name(f"{run.name}.old-{number}")).exists():
+        number += 1
+    run.rename(aside)
+    say(f"{run} moved to {aside}")
+
+
+def write_config(config: Config) -> None:
+    """Writes the resolved configuration into the run folder."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    write_text(config.output / "config.yaml", text)
+
+
+def prepare_run(config: Config, say: Say, *, fresh: bool = False, names: Sequence[str] | None = None) -> None:
+    """`prepare` in a locked run folder that carries its configuration."""
+    if fresh:
+        move_aside(config.output, say)
+    with locked(config.output):
+        prepare(config, say, **({"names": names} if names else {}))
+        write_config(config)
+
+
+def train(
+    config: Config, process: "Process", console: "Console", *, fresh: bool = False, resets: Sequence[str] = ()
+) -> None:
+    """Prepares what is missing on the first rank, then trains on all."""
+    from transformer_mt.distributed import on_first_rank
+    from transformer_mt.train import log, session
+
+    if config.training.tensorboard and (problems := log.check_tensorboard()):
+        raise UserError(*problems)
+    on_first_rank(lambda: prepare_run(config, console.line, fresh=fresh))
+    run = config.output
+    logged = log.Console(enabled=process.first, quiet=console.quiet, file=run / "train.log")
+    if not process.first:
+        session.train(config, run, process, logged, resets)
+        return
+    with locked(run):
+        session.train(config, run, process, logged, resets)

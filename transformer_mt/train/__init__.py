@@ -1,0 +1,1 @@
+"""Loss, schedule, updates, checkpoints and what happens around them."""
