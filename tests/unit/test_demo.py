@@ -31,6 +31,7 @@ from transformer_mt.data.demo_words import (
     NOMINATIVE,
     NOUNS,
     NUMERALS,
+    PLURAL,
     VERBS,
     Noun,
     Verb,
@@ -250,7 +251,7 @@ def test_particle_follows_a_pronoun_and_precedes_a_noun() -> None:
 def test_relative_pronouns_agree(head: str, case: int, expected: str) -> None:
     """The gender of the head and the case in the relative clause."""
     assert demo_grammar.RELATIVES[NOUN[head].gender][case] == expected
-    assert demo_grammar.RELATIVES[demo_grammar.PLURAL][DATIVE] == "denen"
+    assert demo_grammar.RELATIVES[PLURAL][DATIVE] == "denen"
 
 
 def test_numbers_forms_and_genitives() -> None:

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import zstandard
 
 from tests.reading import ENGLISH_GERMAN, check, read, refused, two_files
 from transformer_mt.data import sources
-
 
 TEXT = "".join(f"Satz {number} hält an.\n" for number in range(3000)).encode()
 
@@ -23,7 +23,13 @@ def zstd(content: bytes) -> bytes:
     return b"\x50\x2a\x4d\x18\x04\0\0\0abcd" + b"".join(frames)
 
 
-PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}
+Packer = Callable[[bytes], bytes]
+PACKERS: dict[str, Packer] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstd,
+}
 
 
 @pytest.mark.parametrize("suffix", PACKERS)

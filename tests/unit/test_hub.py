@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.hub import COMMIT, Hub, client_environment
+from tests.hub import COMMIT, Hub, Subsets, client_environment
 
 ROOT = Path(__file__).parents[2]
-SUBSETS = {
+SUBSETS: Subsets = {
     "de-en": {
         "train": [{"de": "Hund", "en": "dog"}, {"de": None, "en": "a\nb"}, {"de": "Katze", "en": "cat"}],
         "test": [{"de": "Maus", "en": "mouse"}],

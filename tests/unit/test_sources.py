@@ -128,7 +128,7 @@ def demo_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
             yield f"{name} en {number + seed}", f"{name} de {number + seed}"
 
     stub = types.ModuleType("transformer_mt.data.demo")
-    stub.__dict__["generate"] = generate
+    stub.__dict__.update(generate=generate, LANGUAGE_PAIRS={"english-german": ("en", "de")}, MOST_PAIRS=50)
     monkeypatch.setitem(sys.modules, stub.__name__, stub)
     monkeypatch.setattr(transformer_mt.data, "demo", stub, raising=False)
 
@@ -149,6 +149,19 @@ def test_the_demo_has_no_other_languages() -> None:
     source = DemoSource(demo="english-german", pairs=2)
     assert "has en and de; languages are en and fr" in check(source, english_french)
     assert "has en and de" in refused(source, languages=english_french)
+
+
+@pytest.mark.usefixtures("demo_grammar")
+def test_the_demo_has_no_more_sentences_than_it_has() -> None:
+    assert "gives at most 50 pairs; found pairs: 51" in check(DemoSource(demo="english-german", pairs=51))
+    assert sources.check(DemoSource(demo="english-german", pairs=50), ENGLISH_GERMAN) == []
+
+
+def test_the_demo_itself_can_be_read() -> None:
+    source = DemoSource(demo="english-german", pairs=20)
+    english = [pair[0] for pair in read(source)]
+    assert len(set(english)) == 20
+    assert [pair[1] for pair in read(source, languages=Languages(source="de", target="en"))] == english
 
 
 def test_describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

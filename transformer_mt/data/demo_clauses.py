@@ -228,7 +228,7 @@ class ClauseComposer:
         self, verb: Verb, mode: str, subject: Phrase, *, time: Pair = NOTHING, negated: bool = False, gap: bool = False,
         bare: bool = False, simple: bool = False, steady: bool = False, complement: Pair = NOTHING,
     ) -> Clause:  # fmt: skip
-        """A clause with the verb; a gap replaces the object, bare is without adjuncts, simple without nested clauses."""
+        """A clause with the verb: a gap replaces the object, bare is without adjuncts, simple without nesting."""
         if not verb.modal:
             mode = TIME_OF_MODE[mode]
         if mode == "past":

@@ -14,7 +14,6 @@ from transformer_mt.config import HubSource, Languages
 from transformer_mt.data.readers import BATCH_ROWS
 from transformer_mt.errors import RunError, UserError
 
-_NETWORK_MODULES = ("httpx", "httpx2", "httpcore", "requests", "urllib3")
 _LOCAL_FILES = "to use local files instead: data.train: [{source: train.en, target: train.de}]"
 
 
@@ -101,9 +100,8 @@ def _choose_subset(source: HubSource, languages: Languages, available: list[str]
             return name
     if not source.subset and available == ["default"]:
         return "default"
-    raise UserError(
-        f"data set {source.hub} has no subset {' or '.join(wanted)}; available{' offline' * _offline()}: {', '.join(available) or 'none'}"
-    )
+    found = f"available{' offline' * _offline()}: {', '.join(available) or 'none'}"
+    raise UserError(f"data set {source.hub} has no subset {' or '.join(wanted)}; {found}")
 
 
 def _offline() -> bool:
@@ -125,7 +123,8 @@ def _explained(source: HubSource) -> Iterator[None]:
     except Exception as failure:
         if sentence := _sentence(source, failure):
             raise UserError(sentence) from failure
-        raise RunError(f"data set {source.hub} cannot be read: {type(failure).__name__}: {failure}") from failure
+        words = f"{type(failure).__name__}: {_first_line(failure)}"
+        raise RunError(f"data set {source.hub} cannot be read: {words}") from failure
 
 
 @contextmanager
@@ -171,30 +170,27 @@ def _sentence(source: HubSource, failure: Exception) -> str | None:
         return f"{data_set} has no split {source.split}; available: {split[1].replace(chr(39), '')}"
     if subsets := re.search(r"BuilderConfig .* not found. Available: \[(.*?)\]", words, re.DOTALL):
         return f"{data_set} has no subset {source.subset}; available: {subsets[1].replace(chr(39), '')}"
+    if not _is_network(failure):
+        return None
     if _offline():
         return (
             f"{data_set} is not in the cache, and the hub is offline (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set); "
             f"{_LOCAL_FILES}"
         )
-    first_line = words.strip().splitlines()[0] if words.strip() else "no reason given"
-    if _is_network(failure):
-        return f"{data_set}: the hub cannot be reached ({type(failure).__name__}: {first_line}); {_LOCAL_FILES}"
-    return None
+    return f"{data_set}: the hub cannot be reached ({type(failure).__name__}: {_first_line(failure)}); {_LOCAL_FILES}"
+
+
+def _first_line(failure: Exception) -> str:
+    return next(iter(str(failure).strip().split("\n")), "") or "no reason given"
 
 
 def _is_network(failure: BaseException | None) -> bool:
-    """Whether the failure, or what it came from, is one of the connection."""
+    """Whether the failure, or what it came from, is one of the connection or of the server."""
     while failure is not None:
-        module = type(failure).__module__.partition(".")[0]
-        if isinstance(failure, (ConnectionError, TimeoutError)) or module in (
-            "httpx",
-            "httpx2",
-            "httpcore",
-            "requests",
-        ):
-            return True
-        response = getattr(failure, "response", None)
-        if getattr(response, "status_code", 0) >= 500:
+        # The HTTP library's own base class, by its name: the client has changed libraries before.
+        transport = any(base.__name__ == "TransportError" for base in type(failure).__mro__)
+        status = getattr(getattr(failure, "response", None), "status_code", 0)
+        if transport or isinstance(failure, (ConnectionError, TimeoutError)) or status >= 500:
             return True
         failure = failure.__cause__ or failure.__context__
     return False

@@ -28,7 +28,6 @@ from transformer_mt.errors import UserError
 
 __all__ = ["Pair", "check", "describe", "fingerprint", "name_of", "paths_of", "read", "resolve_hub"]
 
-DEMO_LANGUAGES = {"english-german": ("en", "de")}
 # What a side of a text pair is not, whatever its bytes look like.
 _OTHER_FORMATS = {
     ".tsv": "tab-separated columns (write {tsv: FILE})",
@@ -87,16 +86,20 @@ def _demo_pairs(source: DemoSource, languages: Languages) -> Iterator[Pair]:
 
     if problem := _demo_problem(source, languages):
         raise UserError(problem)
-    forward = (languages.source, languages.target) == DEMO_LANGUAGES[source.demo]
+    forward = (languages.source, languages.target) == demo.LANGUAGE_PAIRS[source.demo]
     for number, (one, other) in enumerate(demo.generate(source.demo, source.pairs, source.seed), start=1):
         yield Pair(one, other, number) if forward else Pair(other, one, number)
 
 
 def _demo_problem(source: DemoSource, languages: Languages) -> str | None:
-    known = DEMO_LANGUAGES[source.demo]
-    if {languages.source, languages.target} == set(known):
-        return None
-    return f"demo {source.demo} has {known[0]} and {known[1]}; languages are {languages.source} and {languages.target}"
+    from transformer_mt.data import demo
+
+    known, found = demo.LANGUAGE_PAIRS[source.demo], (languages.source, languages.target)
+    if set(found) != set(known):
+        return f"demo {source.demo} has {known[0]} and {known[1]}; languages are {found[0]} and {found[1]}"
+    if source.pairs > demo.MOST_PAIRS:
+        return f"demo {source.demo} gives at most {demo.MOST_PAIRS} pairs; found pairs: {source.pairs}"
+    return None
 
 
 def paths_of(source: Source) -> list[Path]:
