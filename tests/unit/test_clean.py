@@ -24,6 +24,9 @@ def clean(cleaner: Cleaner, *pairs: tuple[str, str]) -> list[Pair]:
         ("Grüße 你好", "Grüße 你好"),
         ("", ""),
         ("  a  b ", "a b"),
+        (" a", "a"),
+        ("a ", "a"),
+        ("a  b", "a b"),
         ("\ta\tb\t", "a b"),
         ("a\xa0b\u3000c\u2003d\u202fe\u2009f", "a b c d e f"),
         ("a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\x1fj", "a b c d e f g h i j"),
@@ -118,7 +121,7 @@ def test_a_pair_is_dropped_whole() -> None:
 def test_the_first_of_equal_pairs_stays() -> None:
     cleaner = Cleaner(Cleaning(), [])
     # Equal means after normalising; another translation of the same source is another pair, and so is another split.
-    pairs = [("a", "x"), ("a ", "x"), ("a", "y"), ("a x", "y"), ("a", "x y"), ("a", "x")]
+    pairs = [("a", "x"), ("a ", "x"), ("a", "y"), ("ab", "c"), ("a", "bc"), ("a", "x")]
     assert [pair.line for pair in clean(cleaner, *pairs)] == [1, 3, 4, 5]
     assert cleaner.counts["duplicate"] == 2
     assert clean(cleaner, ("a", "y")) == []  # in a second source too

@@ -67,6 +67,7 @@ def test_what_is_accepted(tmp_path: Path, source: bytes, target: bytes, expected
         (b"a\nb\nc", b"x\ny\n", ("3 lines", "2 lines")),
         (b"a\nb\n", b"", ("2 lines", "0 lines")),
         (b"", b"x\n", ("0 lines", "1 line")),
+        (b"", b"\n", ("0 lines", "1 line")),
     ],
 )
 def test_different_lengths_are_refused_with_both_counts(

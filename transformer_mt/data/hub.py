@@ -21,7 +21,7 @@ def resolve_hub(source: HubSource, languages: Languages) -> HubSource:
     """The same source with its subset chosen and its revision pinned to a commit.
 
     The subset is the one named after the two language codes in either order, or `default` where there is no other.
-    Offline both come from what the client prepared before: its newest commit, or the one given.
+    Offline both come from what the client prepared before; a commit that it lacks is noticed by `load`.
 
     Raises:
         UserError: no such data set, revision or subset (the message lists the subsets), or no way to reach the hub.
@@ -72,10 +72,7 @@ def _resolve_from_cache(source: HubSource, languages: Languages) -> HubSource:
     if not cached:
         raise ConnectionError
     subset = _choose_subset(source, languages, sorted(cached))
-    revision = source.revision or cached[subset][0]
-    if revision not in cached[subset]:
-        raise ConnectionError
-    return source.model_copy(update={"subset": subset, "revision": revision})
+    return source.model_copy(update={"subset": subset, "revision": source.revision or cached[subset][0]})
 
 
 def _cached_commits(source: HubSource) -> dict[str, list[str]]:
