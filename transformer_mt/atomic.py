@@ -83,5 +83,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 def sha256(path: Path) -> str:
     """Digest of a file's content."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,5 +1,6 @@
 """The command line: parse, load the configuration, call one function, print. Nothing heavy is imported up here."""
 
+import io
 import json
 import os
 import sys
@@ -30,7 +31,9 @@ app.add_typer(config_app, name="config")
 
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
 MaybeConfig = Annotated[str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="key.path=value in place of the file's; repeatable.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="key.path=value in place of the file's; repeatable.")
+]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Move an existing run folder aside first.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and results only.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Print tracebacks.")]
@@ -39,14 +42,15 @@ PrecisionOption = Annotated[str, typer.Option("--precision", help="float32, bflo
 ModelOption = Annotated[
     Path | None, typer.Option("--model", "-m", help="Run folder, model folder or checkpoint folder.")
 ]
-BeamOption = Annotated[int | None, typer.Option("--beam-size", help="1 is greedy search.")]
-BestOption = Annotated[int | None, typer.Option("--n-best", help="Hypotheses for each line.")]
-BatchOption = Annotated[int | None, typer.Option("--batch-size", help="Sentences decoded together at most.")]
+BeamOption = Annotated[int | None, typer.Option("--beam-size", min=1, help="1 is greedy search.")]
+BestOption = Annotated[int | None, typer.Option("--n-best", min=1, help="Hypotheses for each line.")]
+BatchOption = Annotated[int | None, typer.Option("--batch-size", min=1, help="Sentences decoded together at most.")]
 PenaltyOption = Annotated[
     str | None,
     typer.Option(
         "--length-penalty",
-        help="What log-probabilities are divided by; n counts </s>: none 1, average n, power n^alpha, gnmt ((5+n)/6)^alpha.",
+        help="What log-probabilities are divided by; n counts </s>: "
+        "none 1, average n, power n^alpha, gnmt ((5+n)/6)^alpha.",
     ),
 ]
 AlphaOption = Annotated[float | None, typer.Option("--alpha", help="Exponent of the length penalty.")]
@@ -59,6 +63,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def main() -> None:
     """The entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):  # UTF-8 whatever the locale; None under pythonw, a StringIO in tests
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     app()
 
 
@@ -152,7 +159,9 @@ def average(
     config: ConfigOption, set_: SetOption = None,
     last: Annotated[int | None, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = None,
     checkpoint: Annotated[list[Path] | None, typer.Option(help="A checkpoint folder to average; repeatable.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder to write; default the run's model/.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write; default the run's model/.")
+    ] = None,
     quiet: QuietOption = False, debug: DebugOption = False,
 ) -> None:  # fmt: skip
     """Write the mean of checkpoints as a model that can be used."""
@@ -201,13 +210,15 @@ def _model_of(model: Path | None, config: "Config | None") -> Path:
 def _decoding_of(config: "Config") -> dict[str, Any]:
     """A configuration's search settings as changes to those stored with the model."""
     values = config.decoding.model_dump(mode="json")
-    changes = {key: value for key, value in values.items() if not isinstance(value, dict)}
-    return changes | {f"{key}.{name}": item for key, value in values.items() if isinstance(value, dict) for name, item in value.items()}
+    sections = {key: values.pop(key) for key in ("length_penalty", "max_length")}
+    return values | {f"{key}.{name}": item for key, section in sections.items() for name, item in section.items()}
 
 
 def _search_changes(
     beam_size: int | None, n_best: int | None, batch_size: int | None, length_penalty: str | None, alpha: float | None
 ) -> dict[str, Any]:
+    if length_penalty is not None:
+        _check_choice("--length-penalty", length_penalty, ("none", "average", "power", "gnmt"))
     return {
         "beam_size": beam_size,
         "n_best": n_best,
@@ -235,7 +246,7 @@ def evaluate(
     target_language: Annotated[str | None, typer.Option(help="Language code, without --config.")] = None,
     beam_size: BeamOption = None, batch_size: BatchOption = None, length_penalty: PenaltyOption = None,
     alpha: AlphaOption = None, device: DeviceOption = "auto", precision: PrecisionOption = "float32",
-    as_json: JsonOption = False, samples: Annotated[int, typer.Option(help="Translations to show.")] = 0,
+    as_json: JsonOption = False, samples: Annotated[int, typer.Option(min=0, help="Translations to show.")] = 0,
     quiet: QuietOption = False, debug: DebugOption = False,
 ) -> None:  # fmt: skip
     """Translate the test sets of a config and score them; or score --hypothesis against --reference."""
@@ -299,7 +310,7 @@ def _print_reports(reports: list[dict[str, Any]], as_json: bool) -> None:
 def run(
     config: ConfigOption, set_: SetOption = None, fresh: FreshOption = False, reset: ResetOption = None,
     device: DeviceOption = "auto", precision: PrecisionOption = "float32", as_json: JsonOption = False,
-    samples: Annotated[int, typer.Option(help="Translations to show at the end.")] = 5,
+    samples: Annotated[int, typer.Option(min=0, help="Translations to show at the end.")] = 5,
     quiet: QuietOption = False, debug: DebugOption = False,
 ) -> None:  # fmt: skip
     """Everything from the sources to the scores, each stage skipped when it is up to date."""
@@ -338,14 +349,16 @@ def config_check(config: ConfigOption, set_: SetOption = None, debug: DebugOptio
 @config_app.command("schema")
 def config_schema() -> None:
     """Print the JSON schema, for editors."""
-    from transformer_mt.config import Config
+    with _errors(debug=False):
+        from transformer_mt.config import Config
 
-    typer.echo(json.dumps(Config.model_json_schema(), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(Config.model_json_schema(), indent=1, ensure_ascii=False))
 
 
 @config_app.command("list")
 def config_list() -> None:
     """Print the names of the shipped configurations."""
-    from transformer_mt.config_file import shipped_configs
+    with _errors(debug=False):
+        from transformer_mt.config_file import shipped_configs
 
-    typer.echo("\n".join(shipped_configs()))
+        typer.echo("\n".join(shipped_configs()))

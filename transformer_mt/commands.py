@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +15,7 @@ from transformer_mt.atomic import partial_of, sha256, sync, write_json, write_te
 from transformer_mt.config import Config, Decoding, digest
 from transformer_mt.config_file import config_from_dict
 from transformer_mt.data.prepare import test_names
+from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.decode.stream import translate_stream
 from transformer_mt.decode.translator import Translator
 from transformer_mt.distributed import Process, on_first_rank
@@ -61,22 +63,33 @@ def _output(path: Path | None, enabled: bool) -> Iterator[Callable[[str], None]]
         yield lambda text: None
         return
     if path is None:
-        def write(text: str) -> None:
-            if text:
-                sys.stdout.buffer.write(text.encode())
-            else:
-                sys.stdout.buffer.flush()
-
-        yield write
+        yield _writer(sys.stdout.buffer)
         return
-    partial = partial_of(path)
+    path = path.resolve()
+    if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
+        with path.open("wb") as file:
+            yield _writer(file)
+        return
+    unfinished = partial_of(path)
     try:
-        with partial.open("wb") as file:
-            yield lambda text: file.write(text.encode()) and None
-        sync(partial)
-        partial.replace(path)
+        with unfinished.open("wb") as file:
+            yield _writer(file)
+        sync(unfinished)
+        unfinished.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
+
+
+def _writer(file: BinaryIO) -> Callable[[str], None]:
+    """Writes text; an empty one flushes."""
+
+    def write(text: str) -> None:
+        if text:
+            file.write(text.encode())
+        else:
+            file.flush()
+
+    return write
 
 
 def translate(
@@ -85,8 +98,10 @@ def translate(
     """Translates a file or standard input, and says on stderr what happened to the lines."""
     if source is None and process.ranks > 1:
         raise UserError("several processes cannot share standard input: give --input")
-    if source is not None and not source.is_file():
+    if source is not None and (not source.exists() or source.is_dir()):
         raise UserError(f"input file {source} not found")
+    if output is not None and output.is_dir():
+        raise UserError(f"--output {output} is a folder; wanted a file")
     if output is not None and not output.parent.is_dir():
         raise UserError(f"folder {output.parent} of --output does not exist")
     if form == "text" and translator.settings.n_best > 1:
@@ -108,10 +123,22 @@ def average(config: Config, last: int | None, given: Sequence[Path], output: Pat
     count = last or config.training.checkpoint.average or 1
     if not given and count > len(found):
         say(f"warning: {run} has {len(found)} checkpoints, fewer than {count}")
-    chosen = [path.resolve() for path in given] or found[-count:]
+    chosen = sorted({path.resolve() for path in given}) or found[-count:]
     saved = config_from_dict(checkpoint.read_state(chosen[-1])["config"], str(chosen[-1]))
+    _check_family(run, chosen)
+    if output is not None and output.exists() and not (output / folder.WEIGHTS).is_file():
+        raise UserError(f"--output {output} is there already and holds no model: give another folder")
     session.write_average(run, saved, chosen, output or run / "model")
     say(f"{output or run / 'model'}: mean of {', '.join(path.name for path in chosen)}")
+
+
+def _check_family(run: Path, chosen: Sequence[Path]) -> None:
+    """Refuses checkpoints of another vocabulary than the run's, whose mean would mean nothing."""
+    own = [sha256(path) for path in Tokenizer(run / "tokenizer").files]
+    for path in chosen:
+        checkpoint.read_state(path)
+        if [sha256(file) for file in Tokenizer(path.parent.parent / "tokenizer").files] != own:
+            raise UserError(f"{path} was trained with another tokenizer than {run}: they cannot be averaged")
 
 
 def read_references(path: Path) -> list[str]:
@@ -126,14 +153,18 @@ def read_references(path: Path) -> list[str]:
 
 
 def scored(
-    name: str, hypotheses: Sequence[str], references: Sequence[str], source: str, target: str, metrics: Sequence[str], say: Say
+    name: str,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    source: str,
+    target: str,
+    metrics: Sequence[str],
+    say: Say,
 ) -> dict[str, Any]:
     """All scores of one test set as JSON data: none without its signature."""
     if empty := scores.empty_lines(references):
         say(f"warning: {name}: {empty} empty reference{'s' if empty > 1 else ''}")
-    found = scores.score(
-        hypotheses, [references], metrics=metrics, source_language=source, target_language=target
-    )
+    found = scores.score(hypotheses, [references], metrics=metrics, source_language=source, target_language=target)
     report: dict[str, Any] = {
         "test_set": name,
         "segments": len(references),
@@ -159,7 +190,9 @@ def scored(
 
 def report_lines(report: dict[str, Any]) -> list[str]:
     """A report for people: a line a score."""
-    lines = [f"{report['test_set']}: {report['segments']} segments, references sha256 {report['reference_sha256'][:16]}"]
+    lines = [
+        f"{report['test_set']}: {report['segments']} segments, references sha256 {report['reference_sha256'][:16]}"
+    ]
     lines += [f"{score['name']} {score['value']:.2f}  {score['signature']}" for score in report["scores"]]
     if "paper_bleu" in report:
         lines.append(f"paper BLEU {report['paper_bleu']}")
@@ -173,43 +206,71 @@ def evaluate_run(
 
     A test set whose score was made by the same model with the same search is not translated again.
     """
-    run, source, target = config.output, config.languages.source, config.languages.target
     if not config.data.test:
         raise UserError("data.test has no test set; give one, or --hypothesis and --reference")
     translator, loaded = load_translator(model, process, precision, changes, say)
-    search = translator.settings.model_dump(mode="json")
     basis = {
         "model_sha256": sha256(loaded.origin / folder.WEIGHTS),
-        "search": search,
+        "search": translator.settings.model_dump(mode="json"),
         "precision": "float32" if precision == "auto" else precision,
         "metrics": list(config.evaluation.metrics),
         "version": transformer_mt.__version__,
     }
     reports = []
     for name in test_names(config):
-        texts = run / "corpus" / f"{name}.{source}", run / "corpus" / f"{name}.{target}"
-        lines, references = (read_references(path) for path in texts)
-        inputs = digest({**basis, "texts": [sha256(path) for path in texts]})
-        path = run / "scores" / f"{name}.json"
-        known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        if known.get("inputs") == inputs:
-            say(f"{path}: up to date")
+        lines, references = (read_references(path) for path in _test_texts(config, name))
+        inputs = _inputs(config, name, basis)
+        if known := _known_report(config, name, inputs):
+            say(f"{_score_path(config, name)}: up to date")
             reports.append(known)
             continue
         translations = [translation.text for translation in translator.translate(lines, process)]
-
-        def make(
-            name: str = name, references: list[str] = references, path: Path = path, inputs: str = inputs,
-            translations: list[str] = translations,
-        ) -> dict[str, Any]:  # fmt: skip
-            report = scored(name, translations, references, source, target, config.evaluation.metrics, say)
-            report |= {**basis, "model": loaded.origin.name, "config": digest(config), "inputs": inputs}
-            write_text(run / "translations" / f"{name}.{target}", "".join(f"{line}\n" for line in translations))
-            write_json(path, report)
-            return report
-
+        facts = {**basis, "model": loaded.origin.resolve().name, "config": digest(config), "inputs": inputs}
+        make = partial(_score_test_set, config, name, translations, references, facts, say)
         reports.append(on_first_rank(make))
     return reports
+
+
+def _score_test_set(
+    config: Config, name: str, translations: list[str], references: list[str], facts: dict[str, Any], say: Say
+) -> dict[str, Any]:
+    """Writes the translations, then the scores with what they were made from."""
+    source, target = config.languages.source, config.languages.target
+    report = scored(name, translations, references, source, target, config.evaluation.metrics, say)
+    output = _translation_path(config, name)
+    write_text(output, "".join(f"{line}\n" for line in translations))
+    report |= {**facts, "translations_sha256": sha256(output)}
+    write_json(_score_path(config, name), report)
+    return report
+
+
+def _test_texts(config: Config, name: str) -> tuple[Path, Path]:
+    corpus = config.output / "corpus"
+    return corpus / f"{name}.{config.languages.source}", corpus / f"{name}.{config.languages.target}"
+
+
+def _translation_path(config: Config, name: str) -> Path:
+    return config.output / "translations" / f"{name}.{config.languages.target}"
+
+
+def _score_path(config: Config, name: str) -> Path:
+    return config.output / "scores" / f"{name}.json"
+
+
+def _inputs(config: Config, name: str, basis: dict[str, Any]) -> str:
+    """Digest of all that a score depends on."""
+    texts = [sha256(path) for path in _test_texts(config, name)]
+    return digest({**basis, "texts": texts, "moses": scores.paper_bleu_available()})
+
+
+def _known_report(config: Config, name: str, inputs: str) -> dict[str, Any] | None:
+    """The report of an earlier evaluation with the same inputs whose translations are still there."""
+    path, output = _score_path(config, name), _translation_path(config, name)
+    if not path.is_file() or not output.is_file():
+        return None
+    report: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    same = report.get("inputs") == inputs and report.get("translations_sha256") == sha256(output)
+    return report if same else None
 
 
 def evaluate_files(
@@ -224,15 +285,7 @@ def evaluate_files(
 
 def samples(config: Config, count: int) -> list[tuple[str, str, str]]:
     """Source, reference and translation of lines spread over the first test set."""
-    name, run = test_names(config)[0], config.output
-    source, target = config.languages.source, config.languages.target
-    columns = [
-        read_references(path)
-        for path in (
-            run / "corpus" / f"{name}.{source}",
-            run / "corpus" / f"{name}.{target}",
-            run / "translations" / f"{name}.{target}",
-        )
-    ]
+    name = test_names(config)[0]
+    columns = [read_references(path) for path in (*_test_texts(config, name), _translation_path(config, name))]
     rows = list(zip(*columns, strict=True))
     return rows[:: max(1, len(rows) // count)][:count]

@@ -9,46 +9,22 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
-
-def _whole_number(value: object) -> object:
-    """Lets `1e5` and `25_000` stand for whole numbers, as a person means them."""
-    try:
-        number = float(value) if isinstance(value, str) else None
-    except ValueError:
-        return value
-    return int(number) if number is not None and number.is_integer() else value
-
-
-def _path(value: object) -> object:
-    """Makes a path absolute: relative to the file it was written in, or to the current folder."""
-    if not isinstance(value, (str, Path)) or not str(value):
-        return value
-    folder = getattr(value, "folder", None) or Path.cwd()
-    return Path(folder) / Path(str(value)).expanduser()
-
-
-def _column(value: object) -> object:
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
-
-
-Count = Annotated[int, BeforeValidator(_whole_number), Field(ge=1)]
-Natural = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0)]
-DataPath = Annotated[Path, BeforeValidator(_path)]
-Column = Annotated[int | str, BeforeValidator(_column)]
-Language = Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$")]
-Name = Annotated[str, Field(pattern=r"^[^\s/\\.][^/\\]*$")]
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, strict about names, documented key by key."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, protected_namespaces=()
-    )
+from transformer_mt.config_values import (
+    HUB,
+    Count,
+    DataPath,
+    Language,
+    Name,
+    Natural,
+    Positive,
+    Section,
+    Seed,
+    Share,
+    Text,
+    UserPath,
+)
 
 
 class Languages(Section):
@@ -56,6 +32,12 @@ class Languages(Section):
 
     source: Language
     target: Language
+
+    @model_validator(mode="after")
+    def _differ(self) -> "Languages":
+        if self.source.lower() == self.target.lower():  # the run's files are named after them
+            raise ValueError(f"target: found {self.target!r}, wanted another than source; as in en and en-simple")
+        return self
 
 
 class _Source(Section):
@@ -66,15 +48,15 @@ class _Source(Section):
 class HubSource(_Source):
     """A data set of the Hugging Face hub."""
 
-    hub: str = Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")
+    hub: str = Field(pattern=HUB)
     """Its name there, such as wmt/wmt14."""
-    subset: str | None = None
+    subset: Text | None = None
     """Its configuration, such as de-en; by default the one named after the two languages, in either order."""
-    split: str = "train"
+    split: Text = "train"
     """The split, in the syntax of `datasets`: train, validation, train[:1000]."""
-    revision: str | None = None
+    revision: Text | None = None
     """A commit of the data set; by default the newest, resolved once and recorded."""
-    columns: tuple[str, str] | None = None
+    columns: tuple[Text, Text] | None = None
     """Names of the source and the target column; by default `translation` with the two language codes."""
 
 
@@ -89,7 +71,7 @@ class TsvSource(_Source):
     """A file of tab-separated columns, without quoting."""
 
     tsv: DataPath
-    columns: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] = (0, 1)
+    columns: tuple[Natural, Natural] = (0, 1)
     """Source and target column, counted from 0."""
 
 
@@ -97,7 +79,7 @@ class JsonlSource(_Source):
     """One JSON object a line; the two texts under the language codes, or inside a `translation` object."""
 
     jsonl: DataPath
-    columns: tuple[str, str] | None = None
+    columns: tuple[Text, Text] | None = None
     """Keys of the source and target text, when they are not the language codes."""
 
 
@@ -105,7 +87,7 @@ class ParquetSource(_Source):
     """A Parquet file with a `translation` column or one column a language."""
 
     parquet: DataPath
-    columns: tuple[str, str] | None = None
+    columns: tuple[Text, Text] | None = None
     """Names of the two columns, when they are not the language codes."""
 
 
@@ -115,7 +97,7 @@ class DemoSource(_Source):
     demo: Literal["english-german"]
     pairs: Count = 1000
     """How many different pairs."""
-    seed: Natural = 1
+    seed: Seed = 1
 
 
 SOURCE_KINDS = ("hub", "source", "tsv", "jsonl", "parquet", "demo")
@@ -197,11 +179,12 @@ class Tokenizer(Section):
     @model_validator(mode="after")
     def _models_fit(self) -> "Tokenizer":
         if self.shared and (self.source_model or self.target_model):
-            raise ValueError("source_model and target_model need shared: false")
+            key = "source_model" if self.source_model else "target_model"
+            raise ValueError(f"{key}: found with shared: true, wanted model, or shared: false")
         if not self.shared and self.model:
-            raise ValueError("model needs shared: true; give source_model and target_model")
+            raise ValueError("model: found with shared: false, wanted source_model and target_model")
         if (self.source_model is None) != (self.target_model is None):
-            raise ValueError("source_model and target_model go together")
+            raise ValueError("source_model: found one of source_model and target_model, wanted both")
         return self
 
 
@@ -260,13 +243,12 @@ class Model(Section):
     def _sizes_fit(self) -> "Model":
         given = {"key_size", "value_size"} <= self.model_fields_set
         if self.model_size % self.heads and not given:
-            raise ValueError(
-                f"model_size {self.model_size} is not divisible by heads {self.heads}; give key_size and value_size"
-            )
+            wanted = f"a divisor of model_size ({self.model_size}), or key_size and value_size beside it"
+            raise ValueError(f"heads: found {self.heads}, wanted {wanted}")
         if self.model_size % 2 and self.positions == "sinusoidal":
-            raise ValueError(f"model_size {self.model_size} is odd; sinusoidal positions need an even one")
+            raise ValueError(f"model_size: found {self.model_size}, wanted an even number for sinusoidal positions")
         if self.key_size % 2 and self.positions == "rotary":
-            raise ValueError(f"key_size {self.key_size} is odd; rotary positions need an even one")
+            raise ValueError(f"key_size: found {self.key_size}, wanted an even number for rotary positions")
         return self
 
 
@@ -291,7 +273,7 @@ class LearningRate(Section):
     @model_validator(mode="after")
     def _one_of_two(self) -> "LearningRate":
         if (self.factor is None) == (self.peak is None):
-            raise ValueError("give either factor or peak")
+            raise ValueError(f"peak: found {'both' if self.peak else 'neither'}, wanted either factor or peak")
         return self
 
 
@@ -318,6 +300,14 @@ class Checkpoint(Section):
     average: Natural = 5
     """model/ becomes the mean of so many last checkpoints (section 6.1: 5 for base, 20 for big); 0 takes the best."""
 
+    @model_validator(mode="after")
+    def _enough_to_average(self) -> "Checkpoint":
+        if self.average > self.keep_last:
+            raise ValueError(
+                f"average: found {self.average}, wanted at most keep_last ({self.keep_last}): no more are kept"
+            )
+        return self
+
 
 class Validation(Section):
     """What is measured during training."""
@@ -333,7 +323,9 @@ class Validation(Section):
     @model_validator(mode="after")
     def _metric_is_measured(self) -> "Validation":
         if not self.translate and self.metric in ("bleu", "chrf"):
-            raise ValueError(f"metric {self.metric} needs translate: true; loss, nll and ppl do not")
+            raise ValueError(
+                f"translate: found false, wanted true for metric {self.metric}; or metric loss, nll or ppl"
+            )
         return self
 
 
@@ -357,7 +349,7 @@ class Training(Section):
     label_smoothing: Share = 0.1
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 on GPUs that have it, else float32."""
-    seed: Natural = 1
+    seed: Seed = 1
     """Decides initial weights, order of the data and dropout."""
     max_skipped: Count = 20
     """Updates with a non-finite gradient that may follow each other before the run gives up."""
@@ -370,9 +362,9 @@ class Training(Section):
     @model_validator(mode="after")
     def _fits(self) -> "Training":
         if self.max_steps is None and self.max_epochs is None:
-            raise ValueError("give max_steps or max_epochs")
+            raise ValueError("max_steps: found no limit, wanted max_steps or max_epochs")
         if self.batch_tokens < self.max_tokens:
-            raise ValueError(f"batch_tokens {self.batch_tokens} cannot hold a pair of max_tokens {self.max_tokens}")
+            raise ValueError(f"batch_tokens: found {self.batch_tokens}, wanted at least max_tokens ({self.max_tokens})")
         return self
 
 
@@ -414,7 +406,7 @@ class Decoding(Section):
     @model_validator(mode="after")
     def _n_best_fits(self) -> "Decoding":
         if self.n_best > self.beam_size:
-            raise ValueError(f"n_best {self.n_best} is larger than beam_size {self.beam_size}")
+            raise ValueError(f"n_best: found {self.n_best}, wanted at most beam_size ({self.beam_size})")
         return self
 
 
@@ -428,7 +420,7 @@ class Config(Section):
     """Everything that one run depends on."""
 
     name: Name
-    output: Path = Field(default_factory=lambda data: Path("runs") / data["name"])
+    output: UserPath = Field(default_factory=lambda data: Path("runs") / data["name"])
     """The run folder, relative to the folder the command is run in; default runs/<name>."""
     languages: Languages
     data: Data
@@ -441,12 +433,11 @@ class Config(Section):
     @model_validator(mode="after")
     def _sections_agree(self) -> "Config":
         if self.model.tie_embeddings == "all" and not self.tokenizer.shared:
-            raise ValueError("model.tie_embeddings: all needs tokenizer.shared: true (two vocabularies: decoder or none)")
-        if self.model.positions == "learned" and self.model.max_positions < self.training.max_tokens:
-            raise ValueError(
-                f"model.max_positions {self.model.max_positions} is smaller than "
-                f"training.max_tokens {self.training.max_tokens}"
-            )
+            raise ValueError("model.tie_embeddings: found all, wanted decoder or none with tokenizer.shared: false")
+        longest = self.training.max_tokens
+        if self.model.positions == "learned" and self.model.max_positions < longest:
+            found = self.model.max_positions
+            raise ValueError(f"model.max_positions: found {found}, wanted at least training.max_tokens ({longest})")
         return self
 
 

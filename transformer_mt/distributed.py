@@ -117,7 +117,6 @@ def on_first_rank(action: Callable[[], T]) -> T:
     return box[0]  # type: ignore[no-any-return]
 
 
-
 def replicate(module: nn.Module, process: Process) -> nn.Module:
     """The module, its gradients averaged over the ranks in every backward pass outside of `unsynchronised`."""
     if process.ranks == 1:

@@ -1,5 +1,6 @@
 """The two kinds of failure a person meets, and the one place that prints them."""
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -47,15 +48,16 @@ def reported(*, debug: bool, rank: int | None = None) -> Iterator[None]:
     """Prints what goes wrong inside as plain lines on stderr and leaves with the right exit code.
 
     With `debug` the traceback is printed too. `rank` names the process when several run: all of them meet the same
-    input and the same signal, so only rank 0 speaks of those; of failures each one speaks for itself. Errors of the program itself (anything that is no Failure) are one line as well: their kind, what they
-    say, and how to see more.
+    input and the same signal, so only rank 0 speaks of those; of failures each one speaks for itself. Errors of the
+    program itself (anything that is no Failure) are one line as well: their kind, what they say, how to see more.
     """
     prefix = "" if rank is None else f"rank {rank}: "
     speaks = not rank
     try:
         yield
+        sys.stdout.flush()  # a reader who left is noticed here, not when the interpreter ends
     except BrokenPipeError:  # the reader of our output left, as in `| head -1`: not an error of ours
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor when it flushes what is left
         raise SystemExit(0) from None
     except KeyboardInterrupt:
         raise SystemExit(_print("interrupted" if speaks else "", 130, debug)) from None

@@ -7,6 +7,7 @@ checkpoints were trained on it: then the difference is told, key by key.
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -51,8 +52,13 @@ class Stage:
         if record.get("format") != FORMAT:
             return [f"{self.folder} has format {record.get('format')}, this program writes {FORMAT}"]
         changes = [f"{key}: was {old}, is {new}" for key, old, new in differences(record["settings"], self.settings)]
-        inputs = differences(record["inputs"], self.inputs())
-        return changes + [f"content of {key} changed" for key, _, _ in inputs]
+        before, now = _digests(record["inputs"]), _digests(self.inputs())
+        inputs = differences(before, now)
+        return changes + [f"content of {key} changed: sha256 was {old}, is {new}" for key, old, new in inputs]
+
+    def whole(self) -> bool:
+        """Whether every file that the record tells of is still there."""
+        return all((self.folder / name).is_file() for name in outputs_of(self.folder))
 
     def run(self) -> None:
         """Makes the folder."""
@@ -79,6 +85,11 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         return None
     record: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return record
+
+
+def _digests(inputs: dict[str, Any]) -> dict[str, str]:
+    """The digests among a record's inputs, short enough to be read."""
+    return {key: str(value["sha256"] if isinstance(value, dict) else value)[:16] for key, value in inputs.items()}
 
 
 def outputs_of(folder: Path, names: Callable[[str], bool] = lambda name: True) -> dict[str, Any]:
@@ -182,35 +193,32 @@ def prepare(config: Config, say: Say, *, names: Sequence[str] = ("download", "le
         if stage.name == "download":
             check_sources(config)
         changes = stage.stale()
-        if not changes:
-            say(f"{stage.folder}: up to date")
-        elif trained:
+        if changes and trained:
             problems += changes
-        else:
+        elif changes or not stage.whole():
             stage.run()
+        else:
+            say(f"{stage.folder}: up to date")
     if trained:
         problems += _model_changes(config)
     if problems:
         remedy = f"{config.output} was trained with other settings: give another `output`, or --fresh to move it aside"
-        raise UserError(remedy, *problems)
+        raise UserError(remedy, *dict.fromkeys(problems))
 
 
 def _model_changes(config: Config) -> list[str]:
     """Keys of the model that differ from the newest checkpoint's."""
-    newest = max((config.output / "checkpoints").glob("step-*"))
-    path = newest / "state.json"
-    if not path.is_file():
+    from transformer_mt.train.checkpoint import newest_config
+
+    saved, now = newest_config(config.output / "checkpoints"), config.model_dump(mode="json")
+    if saved is None:
         return []
-    saved = json.loads(path.read_text("utf-8"))["config"]
-    now = config.model_dump(mode="json")
     pairs = [difference for key in ("languages", "model") for difference in differences(saved[key], now[key], key)]
     return [f"{key}: was {old}, is {new}" for key, old, new in pairs if key != "model.preset"]
 
 
 def move_aside(run: Path, say: Say) -> None:
     """Renames a run folder to the first free NAME.old-N."""
-    if not run.exists():
-        return
     number = 1
     while (aside := run.with_name(f"{run.name}.old-{number}")).exists():
         number += 1
@@ -221,13 +229,19 @@ def move_aside(run: Path, say: Say) -> None:
 def write_config(config: Config) -> None:
     """Writes the resolved configuration into the run folder."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    write_text(config.output / "config.yaml", text)
+    path = config.output / "config.yaml"
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text(path, text)
 
 
 def prepare_run(config: Config, say: Say, *, fresh: bool = False, names: Sequence[str] | None = None) -> None:
     """`prepare` in a locked run folder that carries its configuration."""
-    if fresh:
-        move_aside(config.output, say)
+    if fresh and config.output.exists():
+        from transformer_mt.data.prepare import check_sources
+
+        check_sources(config)
+        with locked(config.output):
+            move_aside(config.output, say)
     with locked(config.output):
         prepare(config, say, **({"names": names} if names else {}))
         write_config(config)
@@ -243,10 +257,5 @@ def train(
     if config.training.tensorboard and (problems := log.check_tensorboard()):
         raise UserError(*problems)
     on_first_rank(lambda: prepare_run(config, console.line, fresh=fresh))
-    run = config.output
-    logged = log.Console(enabled=process.first, quiet=console.quiet, file=run / "train.log")
-    if not process.first:
-        session.train(config, run, process, logged, resets)
-        return
-    with locked(run):
-        session.train(config, run, process, logged, resets)
+    with locked(config.output) if process.first else nullcontext():
+        session.train(config, config.output, process, console, resets)

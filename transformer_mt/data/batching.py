@@ -104,4 +104,4 @@ def passes_needed(batch: Batch, device_tokens: int, ranks: int) -> int:
 
 def deal(batch: Batch, passes: int, ranks: int, rank: int) -> list[Integers]:
     """A rank's rows in each of its passes: every share gets as many rows, and as long ones, as the others."""
-    return [batch.pairs[share::passes * ranks] for share in range(rank, passes * ranks, ranks)]
+    return [batch.pairs[share :: passes * ranks] for share in range(rank, passes * ranks, ranks)]

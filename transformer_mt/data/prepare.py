@@ -4,15 +4,17 @@ The functions stream, write plain files, and return counts as JSON data for the 
 and skipping what is up to date is `stages.py`'s work.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from transformer_mt.atomic import write_json
 from transformer_mt.config import Config, HubSource, Languages, Source, Training
 from transformer_mt.data import files, hub, sources
 from transformer_mt.data import tokenizer as subwords
@@ -41,6 +43,12 @@ def check_sources(config: Config) -> None:
     for split in ("train", "validation", "test"):
         for number, source in enumerate(getattr(config.data, split)):
             problems += [f"data.{split}[{number}]: {text}" for text in sources.check(source, config.languages)]
+    for key in ("model", "source_model", "target_model"):
+        if given := getattr(config.tokenizer, key):
+            try:
+                subwords.load_model(given)
+            except UserError as failure:
+                problems += [f"tokenizer.{key}: {message}" for message in failure.messages]
     if problems:
         raise UserError(*problems)
 
@@ -48,8 +56,9 @@ def check_sources(config: Config) -> None:
 def make_corpus(config: Config, folder: Path, say: Say) -> dict[str, Any]:
     """Writes validation and test text untouched, training text cleaned, and where each training pair came from.
 
-    `train.lines` holds the line number of each training pair in its source, eight bytes each. Returns counts by
-    reason, and what hub data sets were resolved to.
+    `train.lines` holds the line number of each training pair in its source, eight bytes each, and
+    `train.sources.json` where each source's pairs end. Returns counts by reason, and what hub data sets were
+    resolved to.
     """
     held_out: list[str] = []
     record: dict[str, Any] = {"hub": []}
@@ -84,9 +93,7 @@ def _read(given: Iterable[Source], config: Config, record: dict[str, Any]) -> tu
     return pairs(), counts
 
 
-def _write_training(
-    config: Config, folder: Path, cleaner: Cleaner, record: dict[str, Any], say: Say
-) -> dict[str, Any]:
+def _write_training(config: Config, folder: Path, cleaner: Cleaner, record: dict[str, Any], say: Say) -> dict[str, Any]:
     """Writes the training pairs that stay; counts in all, and pairs kept of each source."""
     kept, ends = 0, []
     reading: Counter[str] = Counter()
@@ -102,6 +109,7 @@ def _write_training(
                 kept += len(chunk)
             ends.append({"source": sources.describe(source), "end": kept})
             reading += counts
+    write_json(folder / "train.sources.json", ends)
     dropped = {reason: number for reason, number in cleaner.counts.items() if reason not in ("read", "kept")}
     if not kept:
         raise UserError(
@@ -109,7 +117,7 @@ def _write_training(
             *cleaner.warnings(),
         )
     say(f"train: {kept} pairs kept of {cleaner.counts['read']}{_reasons(dropped)}{_reasons(reading)}")
-    return {"pairs": kept, "read": cleaner.counts["read"], "dropped": dropped, "sources": ends, **reading}
+    return {"pairs": kept, "read": cleaner.counts["read"], "dropped": dropped, **reading}
 
 
 def _reasons(counts: Counter[str] | dict[str, int]) -> str:
@@ -133,7 +141,10 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def learn_tokenizer(config: Config, corpus: Path, pairs: int, folder: Path, say: Say) -> dict[str, Any]:
-    """Learns the models from the training text, or takes given ones over: spm.model, or source.model and target.model."""
+    """Learns the models from the training text, or takes given ones over.
+
+    They are spm.model, or source.model and target.model.
+    """
     source, target = _sides(corpus, "train", config.languages)
     settings = config.tokenizer
     if settings.shared:
@@ -143,7 +154,6 @@ def learn_tokenizer(config: Config, corpus: Path, pairs: int, folder: Path, say:
     record: dict[str, Any] = {}
     for name, (given, texts) in plan.items():
         if given:
-            subwords.load_model(given)
             (folder / name).write_bytes(given.read_bytes())
             say(f"{name}: taken from {given}")
             continue
@@ -151,14 +161,20 @@ def learn_tokenizer(config: Config, corpus: Path, pairs: int, folder: Path, say:
         learned = subwords.learn(lines, pairs * len(texts), settings, seed=1)
         (folder / name).write_bytes(learned.model)
         size = subwords.load_model(folder / name).get_piece_size()
-        record[name] = {"pieces": size, "lines": learned.lines, "sampled": learned.sampled, "too_long": learned.too_long}
+        record[name] = {
+            "pieces": size,
+            "lines": learned.lines,
+            "sampled": learned.sampled,
+            "too_long": learned.too_long,
+        }
         say(
             f"{name}: {settings.algorithm}, {size} pieces, normalization {settings.normalization}, "
             f"sampled {learned.sampled} of {learned.lines} lines"
         )
         if learned.too_long:
             lines_are = "line" if learned.too_long == 1 else "lines"
-            say(f"warning: {learned.too_long} {lines_are} longer than {settings.max_line_bytes} bytes left out of learning")
+            limit = f"{settings.max_line_bytes} bytes"
+            say(f"warning: {learned.too_long} {lines_are} longer than {limit} left out of learning")
     return record
 
 
@@ -214,16 +230,10 @@ def _fitted(
 
 
 def _tell_too_long(training: Training, corpus: Path, name: str, numbers: list[int], say: Say) -> None:
-    """Says which lines were too long, by their numbers in the file they came from."""
-    origins = corpus / f"{name}.lines"
-    if origins.is_file():
-        table = np.memmap(origins, "<i8", "r")
-        shown = [int(table[number]) for number in numbers[:SHOWN_LINES]]
-    else:
-        shown = [number + 1 for number in numbers[:SHOWN_LINES]]
+    """Says which lines were too long, by their numbers in the files they came from."""
     plural, verb = ("", "line") if len(numbers) == 1 else ("s", "lines")
     more = ", ..." if len(numbers) > SHOWN_LINES else ""
-    where = f"({verb} {', '.join(map(str, shown))}{more})"
+    where = f"({verb} {', '.join(_origins(corpus, name, numbers[:SHOWN_LINES]))}{more})"
     limit = f"training.max_tokens {training.max_tokens}"
     if training.too_long == "error":
         raise UserError(f"{name}: {len(numbers)} pair{plural} longer than {limit} {where}; training.too_long is error")
@@ -231,6 +241,13 @@ def _tell_too_long(training: Training, corpus: Path, name: str, numbers: list[in
     say(f"{name}: {len(numbers)} pair{plural} over the limit {limit} {done} {where}")
 
 
-def all_sources(config: Config) -> list[Source]:
-    """Every source of a configuration."""
-    return list(chain(config.data.train, config.data.validation, config.data.test))
+def _origins(corpus: Path, name: str, numbers: list[int]) -> list[str]:
+    """Line numbers in the sources, with the source where there are several."""
+    if not (corpus / f"{name}.lines").is_file():
+        return [str(number + 1) for number in numbers]
+    lines = np.memmap(corpus / f"{name}.lines", "<i8", "r")
+    origins = json.loads((corpus / f"{name}.sources.json").read_text("utf-8"))
+    if len(origins) == 1:
+        return [str(lines[number]) for number in numbers]
+    names = [next(origin["source"] for origin in origins if number < origin["end"]) for number in numbers]
+    return [f"{lines[number]} of {source}" for number, source in zip(numbers, names, strict=True)]

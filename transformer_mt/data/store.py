@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from transformer_mt.errors import RunError
 
 VERSION = 1
 HEADER_BYTES = 32
+
 
 class StoreWriter:
     """Writes pairs of id sequences, one after the other; memory use is constant. Use it as a context manager."""
@@ -25,19 +28,23 @@ class StoreWriter:
 
     def write(self, pairs: Iterable[tuple[list[int], list[int]]]) -> None:
         """Adds pairs of source and target ids, without `</s>`."""
-        offsets, ids = [], []
-        for pair in pairs:
-            for side in pair:
-                offsets.append(self._position)
-                ids.extend(side)
-                self._position += len(side)
-        self._ids.write(np.asarray(ids, self._type).tobytes())
-        self._offsets.write(np.asarray(offsets, "<i8").tobytes())
+        sides = [side for pair in pairs for side in pair]
+        ends = self._position + np.cumsum([len(side) for side in sides], dtype="<i8")
+        offsets = np.roll(ends, 1)
+        offsets[:1] = self._position
+        ids = np.fromiter(chain.from_iterable(sides), np.int64)
+        if len(ids) and int(ids.max()) > np.iinfo(self._type).max:
+            raise ValueError(f"id {ids.max()} in a store for {self._type}")
+        self._ids.write(ids.astype(self._type).tobytes())
+        self._offsets.write(offsets.tobytes())
+        self._position += len(ids)
 
     def __enter__(self) -> "StoreWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self._offsets.write(np.asarray([self._position], "<i8").tobytes())
         self._ids.close()
@@ -49,56 +56,78 @@ def _pack_header(kind: np.dtype[np.generic]) -> bytes:
     return json.dumps({"ids": kind.str, "version": VERSION}).encode().ljust(HEADER_BYTES)
 
 
-def _unpack_header(path: Path) -> np.dtype[np.generic]:
+def _unpack_header(path: Path) -> np.dtype[Any]:
     with path.open("rb") as file:
-        header = json.loads(file.read(HEADER_BYTES))
-    if header["version"] != VERSION:
-        raise RunError(f"{path} has format version {header['version']}, this program reads {VERSION}")
-    return np.dtype(header["ids"])
+        try:
+            header = json.loads(file.read(HEADER_BYTES))
+            version, kind = header["version"], str(header["ids"])
+        except (ValueError, KeyError, TypeError):
+            raise RunError(f"{path} is no index of token ids") from None
+    if version != VERSION:
+        raise RunError(f"{path} has format version {version}, this program reads {VERSION}")
+    return np.dtype(kind)
 
 
 class Store:
     """The pairs of one data set, read from disk as they are asked for."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        index = folder / f"{name}.idx"
+        index, ids = folder / f"{name}.idx", folder / f"{name}.bin"
         kind = _unpack_header(index)
-        self._offsets: NDArray[np.int64] = np.memmap(index, "<i8", "r", offset=HEADER_BYTES)
-        empty = (folder / f"{name}.bin").stat().st_size == 0
-        self._ids = np.zeros(0, kind) if empty else np.memmap(folder / f"{name}.bin", kind, "r")
+        entries = (index.stat().st_size - HEADER_BYTES) // 8
+        # Plain arrays over the mapped files: slices of a memmap object cost ten times as much.
+        self._offsets: NDArray[np.int64] = np.asarray(_mapped(index, np.dtype("<i8"), entries, HEADER_BYTES))
+        if entries % 2 == 0 or int(self._offsets[-1]) * kind.itemsize != ids.stat().st_size:
+            raise RunError(f"{index} and {ids} do not belong together, or one of them was cut off")
+        self._ids: NDArray[Any] = np.asarray(_mapped(ids, kind, int(self._offsets[-1])))
 
     def __len__(self) -> int:
         return len(self._offsets) // 2
 
     def lengths(self) -> NDArray[np.int32]:
         """(N, 2): tokens of source and target of each pair, each with the `</s>` that is added later."""
-        return (np.diff(self._offsets) + 1).astype(np.int32).reshape(-1, 2)
+        lengths = np.subtract(self._offsets[1:], self._offsets[:-1], dtype=np.int32, casting="unsafe")
+        lengths += 1
+        return lengths.reshape(-1, 2)
 
-    def pair(self, number: int) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    def pair(self, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Source and target ids of a pair, without `</s>`."""
         first, second, end = self._offsets[2 * number : 2 * number + 3]
         return self._ids[first:second], self._ids[second:end]
 
     def padded(self, numbers: NDArray[np.int64], pad: int, eos: int, start: int) -> tuple[NDArray[np.int64], ...]:
         """Source (B, S) with `</s>`, target input (B, T) with the start symbol, labels (B, T) with `</s>`."""
-        sources, targets = zip(*(self.pair(int(number)) for number in numbers), strict=True)
+        source, source_lengths = self._side(numbers, 0)
+        target, target_lengths = self._side(numbers, 1)
         return (
-            _pad(sources, pad, after=eos),
-            _pad(targets, pad, before=start),
-            _pad(targets, pad, after=eos),
+            _pad(source, source_lengths, pad, after=eos),
+            _pad(target, target_lengths, pad, before=start),
+            _pad(target, target_lengths, pad, after=eos),
         )
+
+    def _side(self, numbers: NDArray[np.int64], side: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """One side's ids of some pairs, end to end, and how many each pair has."""
+        first = self._offsets[2 * numbers + side]
+        lengths = self._offsets[2 * numbers + side + 1] - first
+        skipped = first - (np.cumsum(lengths) - lengths)
+        return self._ids[np.repeat(skipped, lengths) + np.arange(lengths.sum())], lengths
+
+
+def _mapped(path: Path, kind: np.dtype[Any], count: int, offset: int = 0) -> NDArray[Any]:
+    """A file's numbers, read when they are looked at; no file of length zero can be mapped."""
+    return np.memmap(path, kind, "r", offset, (count,)) if count else np.zeros(0, kind)
 
 
 def _pad(
-    rows: Iterable[NDArray[np.generic]], pad: int, *, before: int | None = None, after: int | None = None
+    ids: NDArray[Any], lengths: NDArray[np.int64], pad: int, *, before: int | None = None, after: int | None = None
 ) -> NDArray[np.int64]:
-    rows = list(rows)
+    """Rows of one id more than the longest has, filled up with `pad`: `before` begins or `after` ends each of them."""
+    table = np.full((len(lengths), 1 + int(lengths.max())), pad, np.int64)
     shift = 0 if before is None else 1
-    table = np.full((len(rows), 1 + max(map(len, rows))), pad, np.int64)
-    for index, row in enumerate(rows):
-        table[index, shift : shift + len(row)] = row
-        if after is not None:
-            table[index, len(row)] = after
+    columns = np.arange(table.shape[1])
+    table[(columns >= shift) & (columns < lengths[:, None] + shift)] = ids
     if before is not None:
         table[:, 0] = before
+    if after is not None:
+        table[np.arange(len(lengths)), lengths] = after
     return table

@@ -85,10 +85,12 @@ def _explained(message: str, result: Learned, settings: Settings) -> UserError:
             f"tokenizer.vocabulary_size: found {size}, but this corpus allows at most {limit[1]} pieces "
             "(lower it, or set tokenizer.vocabulary_limit: soft)"
         )
-    if limit := re.search(r"vocabulary size is too small.*?(\d+)\D*$|smaller than required_chars\D*\d+ vs (\d+)", message, re.I):
+    if limit := re.search(
+        r"vocabulary size is too small.*?(\d+)\D*$|smaller than required_chars\D*\d+ vs (\d+)", message, re.I
+    ):
         return UserError(
-            f"tokenizer.vocabulary_size: found {size}, too small for the {limit[1] or limit[2]} characters of this corpus "
-            "(raise it, or lower tokenizer.character_coverage)"
+            f"tokenizer.vocabulary_size: found {size}, too small for the {limit[1] or limit[2]} characters of this "
+            "corpus (raise it, or lower tokenizer.character_coverage)"
         )
     if not result.sampled:
         reason = (
@@ -112,10 +114,11 @@ def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
         kind = "a text file" if _is_text(content) else "another kind of file"
         hint = " (a .vocab list? the .model file beside it is wanted)" if path.suffix == ".vocab" else ""
         raise UserError(f"{path} is {kind}, wanted a SentencePiece .model{hint}") from None
-    found = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
-    if found != (PAD, UNK, BOS, EOS):
+    found = {"pad": processor.pad_id(), "unk": processor.unk_id(), "bos": processor.bos_id(), "eos": processor.eos_id()}
+    if list(found.values()) != [PAD, UNK, BOS, EOS]:
+        ids = ", ".join(f"{name} {number}" for name, number in found.items())
         raise UserError(
-            f"{path} has the special ids pad {found[0]}, unk {found[1]}, bos {found[2]}, eos {found[3]}; wanted 0, 1, 2, 3 "
+            f"{path} has the special ids {ids}; wanted 0, 1, 2, 3 "
             "(train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3, or leave tokenizer.model out)"
         )
     return processor

@@ -55,16 +55,23 @@ class Hypothesis:
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each row (A, M), largest first; equal ones by index. Values and indices (A, count)."""
     count = min(count, scores.shape[1])
-    if scores.shape[1] <= count + 1:
-        values, indices = scores.sort(dim=1, descending=True, stable=True)
-        return values[:, :count], indices[:, :count]
-    values, indices = scores.topk(count + 1, dim=1)
-    if bool((values[:, count] == values[:, count - 1]).any()):  # topk takes any of equal ones; a sort takes the first
-        values, indices = scores.sort(dim=1, descending=True, stable=True)
-        return values[:, :count], indices[:, :count]
-    indices, order = indices[:, :count].sort(dim=1)
-    values, again = values[:, :count].gather(1, order).sort(dim=1, descending=True, stable=True)
-    return values, indices.gather(1, again)
+    values, indices = scores.topk(min(count + 1, scores.shape[1]), dim=1)
+    # topk takes any of equal ones. Among those of minus infinity it does not matter which.
+    tied = ((values[:, count - 1] == values[:, -1]) & (values[:, -1] > -torch.inf)).nonzero()[:, 0]
+    indices = indices[:, :count]
+    if values.shape[1] > count and len(tied):
+        indices[tied] = _first_of_equals(scores[tied], values[tied, count - 1, None], count)
+    indices = indices.sort(dim=1).values
+    values, order = scores.gather(1, indices).sort(dim=1, descending=True, stable=True)
+    return values, indices.gather(1, order)
+
+
+def _first_of_equals(scores: Tensor, lowest: Tensor, count: int) -> Tensor:
+    """Indices of all scores above `lowest` and of the first ones equal to it, `count` in each row, in any order."""
+    above, equal = scores > lowest, scores == lowest
+    places = count - above.sum(1, keepdim=True)
+    chosen = above | (equal & (equal.cumsum(1) <= places))
+    return chosen.nonzero()[:, 1].view(len(scores), count)
 
 
 class _Finished:
@@ -125,11 +132,10 @@ def beam_search(
     """
     search = _Search(limits, start, beam_size, n_best, penalty)
     results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
-    while len(search.numbers):
-        log_probabilities = steps.step(search.tokens.flatten())
-        log_probabilities = torch.log_softmax(
-            log_probabilities, -1, dtype=torch.promote_types(log_probabilities.dtype, torch.float32)
-        ).view(len(search.numbers), beam_size, -1)
+    while search.numbers:
+        logits = steps.step(search.tokens.flatten())
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        log_probabilities = logits.log_softmax(-1, dtype=wide).view(len(search.numbers), beam_size, -1)
         _forbid(log_probabilities, search, eos, forbidden, min_length)
         parents = search.advance(log_probabilities, eos)
         done = search.done()
@@ -141,16 +147,18 @@ def beam_search(
 
 def _forbid(log_probabilities: Tensor, search: "_Search", eos: int, forbidden: Sequence[int], min_length: int) -> None:
     """Takes out what may not come next: forbidden ids, `</s>` too early, all but `</s>` at the limit."""
+    broken = log_probabilities[:, :, eos].isnan()  # one logit that is no number spoils its whole row
     log_probabilities[:, :, list(forbidden)] = -torch.inf
-    early = search.length < torch.clamp(search.limits, max=min_length)
-    if bool(early.any()):
-        log_probabilities[early, :, eos] = -torch.inf
-    full = search.length >= search.limits
-    if bool(full.any()):
+    if search.length < min_length:
+        log_probabilities[search.length < search.limits, :, eos] = -torch.inf
+    if search.length >= search.lowest_limit:
+        full = search.length >= search.limits
         # Even a model that rules </s> out ends here, with a score that says so.
         ends = log_probabilities[full, :, eos].clamp(min=-1e30)
         log_probabilities[full] = -torch.inf
         log_probabilities[full, :, eos] = ends
+    if bool(broken.any()):
+        log_probabilities[broken] = -torch.inf
 
 
 class _Search:
@@ -158,6 +166,7 @@ class _Search:
 
     def __init__(self, limits: Tensor, start: int, beam_size: int, n_best: int, penalty: LengthPenalty) -> None:
         self.numbers, self.limits = list(range(len(limits))), limits
+        self.lowest_limit = min(limits.tolist(), default=0)
         self.beam_size, self.n_best, self.penalty, self.length = beam_size, n_best, penalty, 0
         self.tokens = torch.full((len(limits), beam_size), start, device=limits.device)
         self.prefixes = self.tokens[:, :, None][:, :, :0]
@@ -190,12 +199,7 @@ class _Search:
     def _go_on(self, totals: Tensor, parents: Tensor, tokens: Tensor, ends: Tensor) -> Tensor:
         """Makes the best candidates that do not end the new live hypotheses."""
         order = ends.to(torch.uint8).sort(dim=1, stable=True).indices[:, : self.beam_size]
-        if order.shape[1] < self.beam_size:  # a vocabulary smaller than the beam: fill up with dead hypotheses
-            order = torch.nn.functional.pad(order, (0, self.beam_size - order.shape[1]))
-            filled = torch.arange(self.beam_size, device=order.device) >= totals.shape[1]
-        else:
-            filled = torch.zeros(self.beam_size, dtype=torch.bool, device=order.device)
-        dead = ends.gather(1, order) | filled
+        dead = ends.gather(1, order)
         self.sums = totals.gather(1, order).masked_fill(dead, -torch.inf)
         self.tokens, parents = tokens.gather(1, order), parents.gather(1, order)
         past = self.prefixes.gather(1, parents[:, :, None].expand(-1, -1, self.length))

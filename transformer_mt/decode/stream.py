@@ -59,7 +59,9 @@ def written(number: int, translation: Translation, form: str) -> str:
     if form == "text":
         return translation.text + "\n"
     if form == "moses":
-        return "".join(f"{number} ||| {candidate.text} ||| {candidate.score:.6f}\n" for candidate in translation.candidates)
+        return "".join(
+            f"{number} ||| {candidate.text} ||| {candidate.score:.6f}\n" for candidate in translation.candidates
+        )
     record = {"line": number + 1, "translations": [asdict(candidate) for candidate in translation.candidates]}
     return json.dumps(record, ensure_ascii=False) + "\n"
 
@@ -99,7 +101,8 @@ def _note(summary: Summary, translation: Translation, say: Callable[[str], None]
     summary.counts["unknown pieces"] += translation.unknown
     if translation.cut_to is not None:
         summary.counts["source cut"] += 1
-        say(f"warning: line {summary.lines}: source cut {translation.source_length}→{translation.cut_to} pieces (model.max_positions)")
+        cut = f"{translation.source_length}→{translation.cut_to}"
+        say(f"warning: line {summary.lines}: source cut {cut} pieces (model.max_positions)")
 
 
 def _decoded(line: bytes, number: int, name: str) -> str:

@@ -10,7 +10,7 @@ from transformer_mt.config import Decoding
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from transformer_mt.decode.beam import Hypothesis, LengthPenalty, beam_search
 from transformer_mt.distributed import Process, gather
-from transformer_mt.errors import UserError
+from transformer_mt.errors import RunError
 from transformer_mt.model import folder
 from transformer_mt.model import transformer as architecture
 
@@ -162,7 +162,7 @@ class Translator:
             for hypothesis in hypotheses
         )
         if not candidates:
-            raise UserError("the model gives no output: its weights are not finite numbers")
+            raise RunError("the model gives no output: its weights are not finite numbers")
         return Translation(
             candidates,
             source.length,

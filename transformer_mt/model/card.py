@@ -9,7 +9,9 @@ from transformer_mt.config import Config, digest
 def model_card(config: Config, parameters: int, steps: Sequence[int], validation: dict[str, Any] | None) -> str:
     """Markdown with the hub's metadata header: languages, size, training, scores with signatures, how to use it."""
     source, target = config.languages.source, config.languages.target
-    made = f"the mean of the checkpoints at steps {', '.join(map(str, steps))}" if len(steps) > 1 else f"step {steps[0]}"
+    made = (
+        f"the mean of the checkpoints at steps {', '.join(map(str, steps))}" if len(steps) > 1 else f"step {steps[0]}"
+    )
     lines = [
         "---",
         f"language:\n- {source}\n- {target}",
@@ -21,7 +23,8 @@ def model_card(config: Config, parameters: int, steps: Sequence[int], validation
         f"A Transformer that translates {source} to {target}, {parameters / 1e6:.1f} million parameters, {made}.",
         "",
         f"- encoder layers {config.model.encoder_layers}, decoder layers {config.model.decoder_layers}, "
-        f"model size {config.model.model_size}, feed-forward size {config.model.feedforward_size}, heads {config.model.heads}",
+        f"model size {config.model.model_size}, feed-forward size {config.model.feedforward_size}, "
+        f"heads {config.model.heads}",
         f"- data, tokenizer, model and training settings: digest {digest(config)[:16]}",
         *_scores(validation),
         "",

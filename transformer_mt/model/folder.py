@@ -5,7 +5,7 @@ Weights are safetensors, everything else YAML and JSON: nothing we write needs p
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,18 +70,35 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
 
 
-def write_model(folder: Path, tensors: Mapping[str, Tensor], config: Config, tokenizer_folder: Path, card: str) -> None:
-    """Fills a folder with all that translating needs, and no path of this machine."""
-    save_tensors(tensors, folder / WEIGHTS)
-    for file in Tokenizer(tokenizer_folder).files:
-        shutil.copyfile(file, folder / file.name)
-    settings = {
+def model_settings(config: Config, steps: Sequence[int]) -> dict[str, Any]:
+    """What a model folder's config.yaml holds; `steps` are those of the checkpoints whose mean it is."""
+    return {
         "format": FORMAT,
         "languages": config.languages.model_dump(mode="json"),
         "model": config.model.model_dump(mode="json"),
         "decoding": config.decoding.model_dump(mode="json"),
+        "steps": sorted(steps),
     }
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), "utf-8")
+
+
+def read_model_settings(folder: Path) -> dict[str, Any] | None:
+    """What a model folder's config.yaml holds, None where there is none."""
+    path = folder / "config.yaml"
+    if not (folder / WEIGHTS).is_file() or not path.is_file():
+        return None
+    settings: dict[str, Any] | None = yaml.safe_load(path.read_text("utf-8"))
+    return settings
+
+
+def write_model(
+    folder: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], tokenizer_folder: Path, card: str
+) -> None:
+    """Fills a folder with all that translating needs, and no path of this machine."""
+    save_tensors(tensors, folder / WEIGHTS)
+    for file in Tokenizer(tokenizer_folder).files:
+        shutil.copyfile(file, folder / file.name)
+    text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+    (folder / "config.yaml").write_text(text, "utf-8")
     (folder / "README.md").write_text(card, "utf-8")
 
 
@@ -109,9 +126,8 @@ def locate(folder: Path) -> Path:
     for candidate in [folder / "model", folder / "checkpoints" / "best", *(path.parent for path in checkpoints[::-1])]:
         if (candidate / WEIGHTS).is_file():
             return candidate.resolve() if candidate.is_symlink() else candidate
-    raise UserError(
-        f"{folder} holds no model: wanted a run folder with model/ or checkpoints/, a model folder or a checkpoint folder"
-    )
+    wanted = "a run folder with model/ or checkpoints/, a model folder or a checkpoint folder"
+    raise UserError(f"{folder} holds no model: wanted {wanted}")
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Loaded:
@@ -119,7 +135,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype = torch.float32)
     origin = locate(folder)
     state = origin / "state.json"
     settings = _read_settings(state if state.is_file() else origin / "config.yaml")
-    tokenizer = Tokenizer(origin.parent.parent / "tokenizer" if state.is_file() else origin)
+    tokenizer = Tokenizer(origin.resolve().parent.parent / "tokenizer" if state.is_file() else origin)
     shape = Model.model_validate(settings["model"])
     model = build(shape, tokenizer.source_size, tokenizer.target_size)
     load_weights(model, read_tensors(origin / WEIGHTS), origin / WEIGHTS)
@@ -138,7 +154,12 @@ def _read_settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path} not found: not a folder that this program wrote")
     text = path.read_text("utf-8")
-    settings: dict[str, Any] = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    try:
+        settings = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} holds no settings: not a file that this program wrote")
     if settings.get("format") != FORMAT:
         raise UserError(f"{path} has format {settings.get('format')}, this program reads {FORMAT}")
     config: dict[str, Any] = settings.get("config", settings)

@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" in one file, to be read top to bottom beside the paper.
 
-Letters in shapes: B batch, S source length, T target length, D model size, H heads, K key size, V vocabulary,
-F feed-forward size, W beam, R = B x W rows of a beam search.
+Letters in shapes: B batch, S source and T target length, D model size, H heads, K key size, V vocabulary, W beam,
+R = B x W rows of a beam search.
 Where the text is silent, the authors' first tensor2tensor version is followed: no biases in attention, Xavier
 uniform weights, embeddings drawn from N(0, 1/D). One difference: LayerNorm's epsilon is 1e-5, not 1e-6.
 """
@@ -9,15 +9,17 @@ uniform weights, embeddings drawn from N(0, 1/D). One difference: LayerNorm's ep
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def sinusoidal_positions(length: int, size: int, device: torch.device | None = None) -> Tensor:
+def sinusoidal_positions(length: int, size: int, device: torch.device | None = None, first: int = 0) -> Tensor:
     """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same; shape (length, size)."""
-    position = torch.arange(length, dtype=torch.float64, device=device)[:, None]
+    position = torch.arange(first, first + length, dtype=torch.float64, device=device)[:, None]
     frequency = 10000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64, device=device) / size)
     angles = position * frequency
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
@@ -26,10 +28,11 @@ def sinusoidal_positions(length: int, size: int, device: torch.device | None = N
 def rotate(x: Tensor, first_position: int = 0) -> Tensor:
     """Rotary positions (Su et al. 2021) on queries or keys (..., T, K): pairs of channels turn with the position."""
     length, size = x.shape[-2:]
-    table = sinusoidal_positions(first_position + length, size, x.device)[first_position:].to(x.dtype)
+    table = sinusoidal_positions(length, size, x.device, first_position)
+    table = table.to(torch.promote_types(x.dtype, torch.float32))  # half precision would blur the far positions
     sine, cosine = table[:, 0::2], table[:, 1::2]
     even, odd = x[..., 0::2], x[..., 1::2]
-    return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2)
+    return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2).to(x.dtype)
 
 
 class Embedding(nn.Module):
@@ -48,7 +51,7 @@ class Embedding(nn.Module):
         x = self.tokens(ids) * math.sqrt(self.size)
         if self.positions != "rotary":
             x = x + self._table(first_position + ids.shape[1])[first_position:].to(x.dtype)
-        return self.dropout(x)
+        return self.dropout(x)  # type: ignore[no-any-return]
 
     def _table(self, length: int) -> Tensor:
         if self.positions == "learned":
@@ -67,12 +70,17 @@ class Embedding(nn.Module):
 class KeysAndValues:
     """What attention looks at: keys (B, H, S, K), values (B, H, S, K of values), and which of them are real.
 
-    mask is None or broadcasts to (B, H, T, S), True where a position may be seen.
+    mask broadcasts to (B, H, T, S), True where a position may be seen; None: all of them.
     """
 
     keys: Tensor
     values: Tensor
     mask: Tensor | None = None
+
+    def select(self, rows: Tensor) -> "KeysAndValues":
+        """Those of the given rows of the first dimension."""
+        mask = None if self.mask is None else self.mask.index_select(0, rows)
+        return KeysAndValues(self.keys.index_select(0, rows), self.values.index_select(0, rows), mask)
 
 
 class Attention(nn.Module):
@@ -89,22 +97,19 @@ class Attention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, H, T, K)."""
-        rows = self.heads * self.key_size
-        bias = self.projection.bias
-        return self._heads(F.linear(x, self.projection.weight[:rows], None if bias is None else bias[:rows]))
+        return self._heads(self._part(x, slice(0, self.heads * self.key_size)))
 
     def keys_values(self, memory: Tensor, mask: Tensor | None = None) -> KeysAndValues:
         """memory (B, S, D) -> its keys and values."""
         rows = self.heads * self.key_size
-        bias = self.projection.bias
-        both = F.linear(memory, self.projection.weight[rows:], None if bias is None else bias[rows:])
+        both = self._part(memory, slice(rows, None))
         return KeysAndValues(self._heads(both[..., :rows]), self._heads(both[..., rows:]), mask)
 
     def project(self, x: Tensor, mask: Tensor | None = None, position: int = 0) -> tuple[Tensor, KeysAndValues]:
         """Queries, keys and values of x (B, T, D) for self-attention, its first token at `position`."""
         rows = self.heads * self.key_size
-        queries, keys, values = self.projection(x).split([rows, rows, self.heads * self.value_size], dim=-1)
-        queries, keys, values = self._heads(queries), self._heads(keys), self._heads(values)
+        parts = self.projection(x).split([rows, rows, self.heads * self.value_size], dim=-1)
+        queries, keys, values = map(self._heads, parts)
         if self.rotary:
             queries, keys = rotate(queries, position), rotate(keys, position)
         return queries, KeysAndValues(keys, values, mask)
@@ -121,8 +126,17 @@ class Attention(nn.Module):
         """Self-attention of x (B, T, D) over itself."""
         return self.attend(*self.project(x, mask), causal=causal)
 
+    def _part(self, x: Tensor, rows: slice) -> Tensor:
+        bias = self.projection.bias
+        return F.linear(x, self.projection.weight[rows], None if bias is None else bias[rows])
+
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu, "gelu": F.gelu, "swish": F.silu, "swiglu": F.silu,
+}  # fmt: skip
 
 
 class FeedForward(nn.Module):
@@ -133,16 +147,14 @@ class FeedForward(nn.Module):
         self.gated = activation == "swiglu"
         self.inner = nn.Linear(size, inner_size * (2 if self.gated else 1))
         self.outer = nn.Linear(inner_size, size)
-        self.activation = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu, "swiglu": F.silu}[activation]
+        self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
-        inner = self.inner(x)
-        if self.gated:
-            gate, inner = inner.chunk(2, dim=-1)
-            return self.outer(self.dropout(self.activation(gate) * inner))  # type: ignore[no-any-return]
-        return self.outer(self.dropout(self.activation(inner)))  # type: ignore[no-any-return]
+        first, *second = self.inner(x).chunk(2 if self.gated else 1, dim=-1)
+        inner = self.activation(first) * second[0] if self.gated else self.activation(first)
+        return self.outer(self.dropout(inner))  # type: ignore[no-any-return]
 
 
 class Residual(nn.Module):
@@ -157,21 +169,22 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
         if self.pre_norm:
-            return x + self.dropout(sublayer(self.norm(x)))
+            return x + self.dropout(sublayer(self.norm(x)))  # type: ignore[no-any-return]
         return self.norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward layer."""
+    """Self-attention, then the feed-forward layer; made of what `attention` and so on build."""
 
     def __init__(
-        self, attention: Callable[[], Attention], feed_forward: FeedForward, residual: Callable[[], Residual]
-    ) -> None:
+        self, attention: Callable[..., Attention], feed_forward: Callable[[], FeedForward],
+        residual: Callable[[], Residual], *, rotary: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.self_attention, self.feed_forward = attention(), feed_forward
+        self.self_attention, self.feed_forward = attention(rotary=rotary), feed_forward()
         self.self_residual, self.feed_forward_residual = residual(), residual()
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """x (B, S, D), mask (B, 1, 1, S) -> (B, S, D)."""
         x = self.self_residual(x, lambda y: self.self_attention(y, mask))
         return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
@@ -181,17 +194,15 @@ class DecoderLayer(nn.Module):
     """Causal self-attention, attention to the encoder's output, then the feed-forward layer."""
 
     def __init__(
-        self,
-        attention: Callable[[], Attention],
-        cross_attention: Attention,
-        feed_forward: FeedForward,
-        residual: Callable[[], Residual],
-    ) -> None:
+        self, attention: Callable[..., Attention], feed_forward: Callable[[], FeedForward],
+        residual: Callable[[], Residual], *, rotary: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.self_attention, self.cross_attention, self.feed_forward = attention(), cross_attention, feed_forward
+        self.self_attention, self.cross_attention = attention(rotary=rotary), attention()
+        self.feed_forward = feed_forward()
         self.self_residual, self.cross_residual, self.feed_forward_residual = residual(), residual(), residual()
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         """x (B, T, D), memory (B, S, D), mask (B, 1, 1, S) -> (B, T, D)."""
         cross = self.cross_attention
         x = self.self_residual(x, lambda y: self.self_attention(y, causal=True))
@@ -207,10 +218,8 @@ class DecoderLayer(nn.Module):
 
         def cross_attention(y: Tensor) -> Tensor:
             # The beams of a sentence are so many queries on one copy of its memory.
-            sentences = past.memory.keys.shape[0]
-            beams = y.view(sentences, -1, y.shape[-1])
-            attended = self.cross_attention.attend(self.cross_attention.queries(beams), past.memory)
-            return attended.reshape(y.shape)
+            beams = y.view(past.memory.keys.shape[0], -1, y.shape[-1])
+            return self.cross_attention.attend(self.cross_attention.queries(beams), past.memory).reshape(y.shape)
 
         x = self.self_residual(x, self_attention)
         x = self.cross_residual(x, cross_attention)
@@ -227,12 +236,10 @@ class LayerCache:
     def append(self, new: KeysAndValues, position: int) -> KeysAndValues:
         """Adds keys and values (R, H, 1, K) at `position`; returns all up to it, as views of a growing buffer."""
         if self.past is None:
-            self.past = KeysAndValues(_room(new.keys, 16), _room(new.values, 16))
-        elif position >= self.past.keys.shape[2]:
-            self.past = KeysAndValues(
-                torch.cat([self.past.keys, _room(self.past.keys, position)], 2),
-                torch.cat([self.past.values, _room(self.past.values, position)], 2),
-            )
+            self.past = KeysAndValues(new.keys[:, :, :0], new.values[:, :, :0])
+        if position >= self.past.keys.shape[2]:
+            room = (0, 0, 0, max(16, position))
+            self.past = KeysAndValues(F.pad(self.past.keys, room), F.pad(self.past.values, room))
         self.past.keys[:, :, position] = new.keys[:, :, 0]
         self.past.values[:, :, position] = new.values[:, :, 0]
         return KeysAndValues(self.past.keys[:, :, : position + 1], self.past.values[:, :, : position + 1])
@@ -240,18 +247,9 @@ class LayerCache:
     def select(self, rows: Tensor | None, sentences: Tensor | None) -> None:
         """Keeps the given rows of the target side and sentences of the source side, in that order; None keeps all."""
         if self.past is not None and rows is not None:
-            self.past = KeysAndValues(self.past.keys.index_select(0, rows), self.past.values.index_select(0, rows))
+            self.past = self.past.select(rows)
         if sentences is not None:
-            mask = self.memory.mask
-            self.memory = KeysAndValues(
-                self.memory.keys.index_select(0, sentences),
-                self.memory.values.index_select(0, sentences),
-                None if mask is None else mask.index_select(0, sentences),
-            )
-
-
-def _room(like: Tensor, length: int) -> Tensor:
-    return like.new_zeros(*like.shape[:2], length, like.shape[3])
+            self.memory = self.memory.select(sentences)
 
 
 class Decoding:
@@ -259,14 +257,14 @@ class Decoding:
 
     def __init__(self, model: "Transformer", source: Tensor) -> None:
         memory, mask = model.encode(source)
-        layers = [layer.cross_attention.keys_values(memory, mask) for layer in model.decoder]
         self.model, self.position = model, 0
-        self.caches = [LayerCache(layer) for layer in layers]
+        self.layers = cast("list[DecoderLayer]", list(model.decoder))
+        self.caches = [LayerCache(layer.cross_attention.keys_values(memory, mask)) for layer in self.layers]
 
     def step(self, tokens: Tensor) -> Tensor:
         """Newest tokens (R,), the rows of a sentence side by side -> logits of the next ones (R, V)."""
         x = self.model.target_embedding(tokens[:, None], self.position)
-        for layer, cache in zip(self.model.decoder, self.caches, strict=True):
+        for layer, cache in zip(self.layers, self.caches, strict=True):
             x = layer.step(x, cache, self.position)
         self.position += 1
         return self.model.logits(self.model.decoder_norm(x)[:, 0])
@@ -281,67 +279,32 @@ class Transformer(nn.Module):
     """Figure 1. Sizes are the paper's d_model, d_ff, h, d_k, d_v; ids of padding are `pad`."""
 
     def __init__(
-        self,
-        *,
-        source_vocabulary: int,
-        target_vocabulary: int,
-        encoder_layers: int = 6,
-        decoder_layers: int = 6,
-        model_size: int = 512,
-        feedforward_size: int = 2048,
-        heads: int = 8,
-        key_size: int = 64,
-        value_size: int = 64,
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
-        activation_dropout: float = 0.0,
-        norm: str = "post",
-        positions: str = "sinusoidal",
-        max_positions: int = 1024,
-        activation: str = "relu",
-        attention_bias: bool = False,
-        output_bias: bool = False,
-        tie_embeddings: str = "all",
-        pad: int = 0,
-    ) -> None:
+        self, *, source_vocabulary: int, target_vocabulary: int, encoder_layers: int = 6, decoder_layers: int = 6,
+        model_size: int = 512, feedforward_size: int = 2048, heads: int = 8, key_size: int = 64, value_size: int = 64,
+        dropout: float = 0.1, attention_dropout: float = 0.0, activation_dropout: float = 0.0, norm: str = "post",
+        positions: str = "sinusoidal", max_positions: int = 1024, activation: str = "relu",
+        attention_bias: bool = False, output_bias: bool = False, tie_embeddings: str = "all", pad: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.pad, self.model_size, self.positions, self.max_positions = pad, model_size, positions, max_positions
-        rotary, pre_norm = positions == "rotary", norm == "pre"
-
-        def embedding(vocabulary: int) -> Embedding:
-            return Embedding(
-                vocabulary, model_size, positions=positions, max_positions=max_positions, dropout=dropout
-            )
-
-        def attention(rotary: bool = rotary) -> Attention:
-            return Attention(
-                model_size, heads, key_size, value_size, dropout=attention_dropout, bias=attention_bias, rotary=rotary
-            )
-
-        def feed_forward() -> FeedForward:
-            return FeedForward(model_size, feedforward_size, activation=activation, dropout=activation_dropout)
-
-        def residual() -> Residual:
-            return Residual(model_size, dropout=dropout, pre_norm=pre_norm)
-
-        def final_norm() -> nn.Module:
-            return nn.LayerNorm(model_size, eps=1e-5) if pre_norm else nn.Identity()
-
-        self.source_embedding = embedding(source_vocabulary)
-        self.target_embedding = embedding(target_vocabulary)
+        if tie_embeddings == "all" and source_vocabulary != target_vocabulary:
+            raise ValueError(f"one matrix cannot embed {source_vocabulary} and {target_vocabulary} pieces")
+        embed = partial(Embedding, size=model_size, positions=positions, max_positions=max_positions, dropout=dropout)
+        attention = partial(
+            Attention, model_size, heads, key_size, value_size, dropout=attention_dropout, bias=attention_bias
+        )
+        inner = partial(FeedForward, model_size, feedforward_size, activation=activation, dropout=activation_dropout)
+        residual = partial(Residual, model_size, dropout=dropout, pre_norm=norm == "pre")
+        parts, rotary = (attention, inner, residual), positions == "rotary"
+        self.source_embedding, self.target_embedding = embed(source_vocabulary), embed(target_vocabulary)
+        self.encoder = nn.ModuleList(EncoderLayer(*parts, rotary=rotary) for _ in range(encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(*parts, rotary=rotary) for _ in range(decoder_layers))
+        last = partial(nn.LayerNorm, model_size, eps=1e-5) if norm == "pre" else nn.Identity
+        self.encoder_norm, self.decoder_norm = last(), last()
         if tie_embeddings == "all":
-            if source_vocabulary != target_vocabulary:
-                raise ValueError(f"one matrix cannot embed {source_vocabulary} and {target_vocabulary} pieces")
             self.target_embedding.tokens = self.source_embedding.tokens
-        self.encoder = nn.ModuleList(
-            EncoderLayer(attention, feed_forward(), residual) for _ in range(encoder_layers)
-        )
-        self.decoder = nn.ModuleList(
-            DecoderLayer(attention, attention(rotary=False), feed_forward(), residual) for _ in range(decoder_layers)
-        )
-        self.encoder_norm, self.decoder_norm = final_norm(), final_norm()
-        tied = tie_embeddings != "none"
-        self.output = self.target_embedding.tokens if tied else nn.Embedding(target_vocabulary, model_size)
+        tied = self.target_embedding.tokens
+        self.output = nn.Embedding(target_vocabulary, model_size) if tie_embeddings == "none" else tied
         self.output_bias = nn.Parameter(torch.zeros(target_vocabulary)) if output_bias else None
         self._initialise()
 
@@ -358,23 +321,22 @@ class Transformer(nn.Module):
             elif isinstance(module, Embedding) and module.positions == "learned":
                 nn.init.normal_(module.learned, std=self.model_size**-0.5)
             elif isinstance(module, Attention):
-                keys = module.heads * module.key_size
-                for part in module.projection.weight.split([keys, keys, module.heads * module.value_size]):
+                rows = module.heads * module.key_size
+                for part in module.projection.weight.detach().tensor_split([rows, 2 * rows]):
                     nn.init.xavier_uniform_(part)
             elif isinstance(module, FeedForward) and module.gated:
-                for part in module.inner.weight.chunk(2):
+                for part in module.inner.weight.detach().chunk(2):
                     nn.init.xavier_uniform_(part)
 
-    def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
-        """source ids (B, S) -> memory (B, S, D) and its mask (B, 1, 1, S), None where nothing is padded."""
-        padding = source == self.pad
-        mask = ~padding[:, None, None, :] if bool(padding.any()) else None
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """source ids (B, S) -> memory (B, S, D) and its mask (B, 1, 1, S), True where a token is no padding."""
+        mask = (source != self.pad)[:, None, None, :]
         x = self.source_embedding(source)
         for layer in self.encoder:
             x = layer(x, mask)
         return self.encoder_norm(x), mask
 
-    def decode(self, target_input: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+    def decode(self, target_input: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         """target input ids (B, T), beginning with the start symbol -> (B, T, D), before the output projection."""
         x = self.target_embedding(target_input)
         for layer in self.decoder:

@@ -4,9 +4,11 @@ checkpoints/step-000001000/ holds model.safetensors, optimizer.safetensors (the 
 """
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,21 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from transformer_mt.atomic import new_folder, partial_of, write_json
+from transformer_mt.config import Config
+from transformer_mt.config_file import config_from_dict, differences
 from transformer_mt.errors import RunError, UserError
+from transformer_mt.evaluate.scores import is_better
 from transformer_mt.model.folder import FORMAT, WEIGHTS, read_tensors, save_tensors
 
 MOMENTS = "optimizer.safetensors"
 BEST = "best"
+
+# Keys whose value in the checkpoint stays unless their group is reset.
+RESETS = {
+    "optimizer": ("training.optimizer", "training.label_smoothing"),
+    "schedule": ("training.learning_rate",),
+    "data": ("training.batch_tokens", "training.seed"),
+}
 
 
 @dataclass
@@ -63,7 +75,11 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def save(
-    folder: Path, tensors: Mapping[str, Tensor], moments: Mapping[str, Tensor], progress: Progress, record: dict[str, Any]
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    moments: Mapping[str, Tensor],
+    progress: Progress,
+    record: dict[str, Any],
 ) -> Path:
     """Writes a checkpoint beside its place, forces it to the disk, then renames it. Returns its folder.
 
@@ -98,10 +114,25 @@ class Saved:
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The plain part of a checkpoint."""
-    state: dict[str, Any] = json.loads((folder / "state.json").read_text("utf-8"))
+    path = folder / "state.json"
+    if not path.is_file():
+        raise UserError(f"{folder} is no checkpoint: it has no state.json")
+    try:
+        state: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
     if state.get("format") != FORMAT:
         raise UserError(f"{folder} has format {state.get('format')}, this program reads {FORMAT}")
     return state
+
+
+def newest_config(folder: Path) -> dict[str, Any] | None:
+    """The configuration that the newest readable checkpoint was trained with."""
+    for path in reversed(checkpoints(folder)):
+        with suppress(UserError, OSError, ValueError, KeyError):
+            saved: dict[str, Any] = read_state(path)["config"]
+            return saved
+    return None
 
 
 def newest(folder: Path) -> tuple[Saved | None, list[str]]:
@@ -121,6 +152,24 @@ def newest(folder: Path) -> tuple[Saved | None, list[str]]:
     return None, warnings
 
 
+def keep_or_reset(config: Config, saved: dict[str, Any], resets: Sequence[str]) -> tuple[Config, list[str]]:
+    """The configuration that holds when training goes on from a checkpoint, and a line for each differing key."""
+    values, lines = config.model_dump(mode="json"), []
+    for key, before, now in list(differences(saved["training"], values["training"], "training")):
+        group = next((name for name, prefixes in RESETS.items() if key.startswith(prefixes)), None)
+        if group is None:
+            continue
+        used = now if group in resets else before
+        hint = "" if group in resets else f" (--reset {group} takes the config's)"
+        lines.append(f"{key}: config {now}, checkpoint {before}, using {used}{hint}")
+        section = values
+        *path, last = key.split(".")
+        for name in path:
+            section = section[name]
+        section[last] = used
+    return config_from_dict(values, "the checkpoint's configuration"), lines
+
+
 def mark_best(folder: Path, step: int) -> None:
     """Makes `best` point to a checkpoint, in one rename."""
     link = partial_of(folder / BEST)
@@ -136,11 +185,20 @@ def prune(folder: Path, keep_last: int, keep_resumable: int, best_steps: Sequenc
     removed = []
     for path in found[:-keep_resumable]:
         if step_of(path) not in kept:
-            shutil.rmtree(path)
+            path.rename(partial_of(path))
             removed.append(path.name)
         else:
             (path / MOMENTS).unlink(missing_ok=True)
+    for leftover in folder.glob(".step-*"):
+        shutil.rmtree(leftover)
     return removed
+
+
+def best_steps(events: Sequence[dict[str, Any]], metric: str, count: int) -> list[int]:
+    """Steps of the `count` best validations by a metric, best first; of equal ones the earlier."""
+    sign = -1 if is_better(metric, 1.0, 0.0) else 1
+    measured = [event for event in events if metric in event and not math.isnan(event[metric])]
+    return [event["step"] for event in sorted(measured, key=lambda event: sign * event[metric])][:count]
 
 
 def average(paths: Sequence[Path]) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from transformer_mt.config import Training
 from transformer_mt.errors import UserError
 
 METRICS = "metrics.jsonl"
@@ -41,11 +40,15 @@ def cut_metrics(run: Path, step: int) -> None:
 class Console:
     """Lines for people on stderr, a progress bar when that is a terminal; silent on all ranks but the first."""
 
-    def __init__(self, *, enabled: bool = True, quiet: bool = False, file: Path | None = None) -> None:
+    def __init__(self, *, enabled: bool = True, quiet: bool = False) -> None:
         self.enabled, self.quiet = enabled, quiet
         self.terminal = enabled and not quiet and sys.stderr.isatty()
-        self._log: TextIO | None = file.open("a", encoding="utf-8") if file and enabled else None
+        self._log: TextIO | None = None
         self._bar: tqdm[Any] | None = None
+
+    def keep(self, path: Path) -> None:
+        """From now on writes the lines to a log file too."""
+        self._log = path.open("a", encoding="utf-8") if self.enabled else None
 
     def line(self, text: str) -> None:
         """One line to the console (unless quiet) and to the log file."""
@@ -122,7 +125,7 @@ def _tensorboard(folder: Path) -> Any:
         raise UserError(*problems)
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder))
 
 
 def train_event(step: int, sums: dict[str, float], rate: float, epoch: int) -> dict[str, Any]:
@@ -167,7 +170,8 @@ def validation_line(event: dict[str, Any], best: bool) -> str:
     """A validation event as a line for people."""
     scores = "".join(f"  {name} {event[name]:.2f}" for name in ("bleu", "chrf") if name in event)
     mark = "  (best so far)" if best else ""
-    return f"validation at step {event['step']}  loss {event['loss']:.4f}  nll {event['nll']:.4f}  ppl {event['ppl']:.3f}{scores}{mark}"
+    losses = f"loss {event['loss']:.4f}  nll {event['nll']:.4f}  ppl {event['ppl']:.3f}"
+    return f"validation at step {event['step']}  {losses}{scores}{mark}"
 
 
 def duration(seconds: float) -> str:

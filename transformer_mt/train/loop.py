@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from itertools import count
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,17 +33,21 @@ class LossOf(nn.Module):
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
-    def forward(self, source: Tensor, target_input: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """source (B, S), target input and labels (B, T) -> sums of loss and nll over the labels that are no padding."""
-        hidden = self.model(source, target_input)
-        real = labels != PAD
-        output, bias = self.model.output.weight, self.model.output_bias
-        return smoothed_loss(hidden[real], output, bias, labels[real], self.smoothing)
+    def forward(self, source: Tensor, target_input: Tensor, labels: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums of loss and nll over the labels (N,).
+
+        source (B, S), target input (B, T); places (N,) says at which of the B x T outputs each label is expected.
+        """
+        hidden = self.model(source, target_input).flatten(0, 1).index_select(0, places)
+        return smoothed_loss(hidden, self.model.output.weight, self.model.output_bias, labels, self.smoothing)
 
 
 def tensors_of(store: Store, pairs: Integers, start: int, device: torch.device) -> list[Tensor]:
-    """Source, target input and labels of some pairs, on the device."""
-    return [torch.from_numpy(rows).to(device, non_blocking=True) for rows in store.padded(pairs, PAD, EOS, start)]
+    """What `LossOf` takes, of some pairs, on the device; padding is left out here, where it costs no waiting."""
+    source, target_input, labels = store.padded(pairs, PAD, EOS, start)
+    places = np.flatnonzero(labels != PAD)
+    tensors = (source, target_input, labels.ravel()[places], places)
+    return [torch.from_numpy(rows).to(device, non_blocking=True) for rows in tensors]
 
 
 def precision_of(wanted: str, device: torch.device) -> torch.dtype:
@@ -62,10 +67,10 @@ class Trainer:
         self.replicas = replicate(self.loss, process)
         self.precision = precision_of(settings.precision, process.device)
         adam = settings.optimizer
+        self.fused = process.device.type != "mps"
         self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=0.0, betas=(adam.beta1, adam.beta2), eps=adam.epsilon,
-            fused=process.device.type != "mps",
-        )  # fmt: skip
+            model.parameters(), lr=0.0, betas=(adam.beta1, adam.beta2), eps=adam.epsilon, fused=self.fused
+        )
         self.scaler = torch.amp.GradScaler(process.device.type, enabled=self.precision == torch.float16)
 
     def rate(self, step: int) -> float:
@@ -113,9 +118,11 @@ class Trainer:
     def _step(self, sums: Tensor, batch: Batch, progress: Progress) -> bool:
         """Takes the step if the gradient is finite; one host synchronisation."""
         self.scaler.unscale_(self.optimizer)
-        clip = self.settings.optimizer.clip_norm or math.inf
-        norm_tensor = nn.utils.clip_grad_norm_(self.model.parameters(), clip)
-        loss, nll, stop, norm = torch.cat([sums, norm_tensor[None].to(sums)]).tolist()
+        parameters, clip = list(self.model.parameters()), self.settings.optimizer.clip_norm
+        total = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, clip, total)
+        loss, nll, stop, norm = torch.cat([sums, total[None].to(sums)]).tolist()
         finite = math.isfinite(loss) and math.isfinite(norm)
         rate = self.rate(progress.step + 1)
         if finite:
@@ -127,7 +134,7 @@ class Trainer:
         self._note(progress, batch, finite, {"loss": loss, "nll": nll, "norm": norm})
         if not finite:
             self._check_skips(progress, batch, rate, norm)
-        return stop > 0
+        return bool(stop)
 
     def _note(self, progress: Progress, batch: Batch, finite: bool, values: Mapping[str, float]) -> None:
         sums = progress.sums
@@ -152,8 +159,9 @@ class Trainer:
         if progress.skipped_in_row > self.settings.max_skipped:
             pairs = ", ".join(map(str, batch.pairs[:10].tolist()))
             raise RunError(
-                f"{progress.skipped_in_row} updates in a row had a non-finite loss or gradient at step {progress.step}, "
-                f"learning rate {rate:.3g}, gradient norm {norm}, epoch {progress.epoch + 1}, pairs {pairs}, ...; "
+                f"{progress.skipped_in_row} updates in a row had a non-finite loss or gradient "
+                f"at step {progress.step}, learning rate {rate:.3g}, gradient norm {norm}, "
+                f"epoch {progress.epoch + 1}, pairs {pairs}, ...; "
                 "the last checkpoint is kept (lower training.learning_rate, or set training.optimizer.clip_norm)"
             )
 
@@ -171,14 +179,12 @@ class Trainer:
         """Puts back what `moments` gave."""
         for name, parameter in self.model.named_parameters():
             if f"{name}.exp_avg" in tensors:
+                device = parameter.device if self.fused else torch.device("cpu")
                 self.optimizer.state[parameter] = {
-                    "step": tensors["step"][0].clone().to(torch.float32),
-                    "exp_avg": tensors[f"{name}.exp_avg"].to(parameter.device),
-                    "exp_avg_sq": tensors[f"{name}.exp_avg_sq"].to(parameter.device),
+                    "step": tensors["step"][0].to(device, torch.float32, copy=True),
+                    "exp_avg": tensors[f"{name}.exp_avg"].to(parameter.device, copy=True),
+                    "exp_avg_sq": tensors[f"{name}.exp_avg_sq"].to(parameter.device, copy=True),
                 }
-                if parameter.device.type == "cuda":
-                    step = self.optimizer.state[parameter]["step"]
-                    self.optimizer.state[parameter]["step"] = step.to(parameter.device)
 
 
 def batches_from(store: Store, settings: Training, progress: Progress) -> Iterator[Batch]:

@@ -1,7 +1,7 @@
 """One sitting of training in a run folder: begin or resume, update, log, save, validate, and leave a `model/`."""
 
-import math
 import platform
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,46 +13,27 @@ import torch
 import transformer_mt
 from transformer_mt.atomic import new_folder
 from transformer_mt.config import Config
-from transformer_mt.config_file import config_from_dict, differences
 from transformer_mt.data.batching import mix
 from transformer_mt.data.store import Store
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.decode.translator import Translator
 from transformer_mt.distributed import Process, on_first_rank
 from transformer_mt.errors import Stopped, UserError
-from transformer_mt.evaluate.scores import is_better
 from transformer_mt.model.card import model_card
-from transformer_mt.model.folder import START, build, load_weights, weights, write_model
+from transformer_mt.model.folder import (
+    START,
+    build,
+    load_weights,
+    model_settings,
+    read_model_settings,
+    weights,
+    write_model,
+)
 from transformer_mt.train import checkpoint, log
-from transformer_mt.train.checkpoint import Progress, Saved
+from transformer_mt.train.checkpoint import Progress, Saved, best_steps, keep_or_reset
 from transformer_mt.train.loop import DEVICE_TOKENS, NO_SUMS, Trainer, batches_from
 from transformer_mt.train.signals import StopFlag, stop_flag
 from transformer_mt.train.validation import validation_loss, validation_scores
-
-# Keys whose value in the checkpoint stays unless their group is reset.
-RESETS = {
-    "optimizer": ("training.optimizer", "training.label_smoothing"),
-    "schedule": ("training.learning_rate",),
-    "data": ("training.batch_tokens", "training.seed"),
-}
-
-
-def keep_or_reset(config: Config, saved: dict[str, Any], resets: Sequence[str]) -> tuple[Config, list[str]]:
-    """The configuration that holds when training goes on from a checkpoint, and a line for each differing key."""
-    values, lines = config.model_dump(mode="json"), []
-    for key, before, now in list(differences(saved["training"], values["training"], "training")):
-        group = next((name for name, prefixes in RESETS.items() if key.startswith(prefixes)), None)
-        if group is None:
-            continue
-        used = now if group in resets else before
-        hint = "" if group in resets else f" (--reset {group} takes the config's)"
-        lines.append(f"{key}: config {now}, checkpoint {before}, using {used}{hint}")
-        section = values
-        *path, last = key.split(".")
-        for name in path:
-            section = section[name]
-        section[last] = used
-    return config_from_dict(values, "the checkpoint's configuration"), lines
 
 
 @dataclass
@@ -67,11 +48,25 @@ class Session:
     tokenizer: Tokenizer
     progress: Progress
     stop: StopFlag
+    notes: list[str]
+    """What to say once it is clear that there is something to train."""
+    validations: list[dict[str, Any]]
+    """Those made up to this update; the same on all ranks."""
 
     @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
         return self.run / "checkpoints"
+
+    def summary(self) -> str:
+        """What is about to be trained, on what, and how high the learning rate will go."""
+        trainer, peak = self.trainer, max(1, self.config.training.learning_rate.warmup_steps)
+        count = sum(parameter.numel() for parameter in trainer.model.parameters())
+        return (
+            f"{count / 1e6:.2f} million parameters, {len(trainer.store)} pairs, "
+            f"{self.process.ranks} x {self.process.device}, {str(trainer.precision).removeprefix('torch.')}, "
+            f"{torch.get_num_threads()} threads, highest rate {trainer.rate(peak):.3g} at step {peak}"
+        )
 
     def finished(self) -> str | None:
         """Why there is nothing more to train, if so."""
@@ -86,11 +81,9 @@ class Session:
 
     def train(self) -> None:
         """Updates until there is nothing more to train or a signal comes."""
-        metrics = log.Metrics(
-            self.run, enabled=self.process.first, tensorboard=self.config.training.tensorboard
-        )
+        metrics = log.Metrics(self.run, enabled=self.process.first, tensorboard=self.config.training.tensorboard)
         try:
-            self._pending_validation(metrics)
+            self._catch_up(metrics)
             for batch in batches_from(self.trainer.store, self.config.training, self.progress):
                 if self.finished():
                     break
@@ -104,6 +97,11 @@ class Session:
                 if stopped:
                     self._leave()
             self._end(metrics)
+        except RuntimeError:
+            saved = (self.checkpoints / checkpoint.name_of(self.progress.step)).is_dir()
+            if not (self.stop.signal_number and self.process.ranks > 1 and saved):
+                raise
+            raise self._stopped() from None  # other ranks left a validation before us, on the same signal
         finally:
             metrics.close()
             self.console.close()
@@ -155,77 +153,91 @@ class Session:
         if training.validation.translate:
             translator = Translator(self.trainer.model, self.tokenizer, self.config.decoding, self.trainer.start)
             sides = [read_lines(self.run / "corpus" / f"validation.{language}") for language in self._languages()]
-            event |= validation_scores(
-                translator, sides[0], sides[1], self.config, self.process, self._leave_if_asked
-            )
+            event |= validation_scores(translator, sides[0], sides[1], self.config, self.process, self._leave_if_asked)
         event["seconds"] = time.perf_counter() - begin
+        event = on_first_rank(lambda: event)
         metrics.write(event)
-        if self.process.first:
-            best = self._best_steps()[:1] == [event["step"]]
-            self.console.line(log.validation_line(event, best))
-            if best:
-                checkpoint.mark_best(self.checkpoints, event["step"])
+        self.validations.append(event)
+        self.console.line(log.validation_line(event, self._best_steps()[:1] == [event["step"]]))
+        self._mark_best()
+
+    def _mark_best(self) -> None:
+        if self.process.first and (best := self._best_steps()):
+            checkpoint.mark_best(self.checkpoints, best[0])
 
     def _languages(self) -> tuple[str, str]:
         return self.config.languages.source, self.config.languages.target
 
-    def _pending_validation(self, metrics: log.Metrics) -> None:
-        """Does the validation that was due when the last session ended between saving and measuring."""
+    def _catch_up(self, metrics: log.Metrics) -> None:
+        """Does what was due when the last session ended between saving and measuring, or marking the best."""
         step, every = self.progress.step, self.config.training.validation.every_steps
-        done = any(event["step"] == step for event in self._validations())
-        if step and step % every == 0 and not done:
+        if step and step % every == 0 and not self._validated():
             self._validate(metrics)
+        self._mark_best()
 
-    def _validations(self) -> list[dict[str, Any]]:
-        """Validations so far. All ranks read the same file, which the first one writes."""
-        return on_first_rank(lambda: log.validations(log.read_metrics(self.run)))
+    def _validated(self) -> bool:
+        return any(event["step"] == self.progress.step for event in self.validations)
+
+    def _saved(self) -> bool:
+        """Whether this update's checkpoint is there; asked once for all ranks, since the first one writes it."""
+        return on_first_rank((self.checkpoints / checkpoint.name_of(self.progress.step)).is_dir)
 
     def _best_steps(self) -> list[int]:
         """Steps of the best checkpoints by the validation metric, best first; earlier ones win ties."""
-        return best_steps(
-            log.validations(log.read_metrics(self.run)),
-            self.config.training.validation.metric,
-            self.config.training.checkpoint.keep_best,
-        )
+        training = self.config.training
+        return best_steps(self.validations, training.validation.metric, training.checkpoint.keep_best)
 
     def _out_of_patience(self) -> bool:
         patience = self.config.training.validation.patience
         if patience is None:
             return False
-        events = self._validations()
-        best = best_steps(events, self.config.training.validation.metric, 1)
-        return bool(best) and sum(event["step"] > best[0] for event in events) >= patience
+        best = best_steps(self.validations, self.config.training.validation.metric, 1)
+        return bool(best) and sum(event["step"] > best[0] for event in self.validations) >= patience
 
     def _leave_if_asked(self) -> None:
-        if self.stop.signal_number and self.process.ranks == 1:
-            self._leave()
+        """Leaves from between two batches of a validation, before which everything was saved."""
+        if self.stop.signal_number:
+            raise self._stopped()
 
     def _leave(self) -> None:
         """Saves the last finished update and ends the process with the signal's exit code."""
-        if self.progress.step and not (self.checkpoints / checkpoint.name_of(self.progress.step)).is_dir():
+        if self.progress.step and not self._saved():
             self._save()
-        raise Stopped(self.stop.signal_number or 15, f"interrupted, saved at update {self.progress.step}")
+        raise self._stopped()
+
+    def _stopped(self) -> Stopped:
+        step = self.progress.step
+        message = f"interrupted, saved at update {step}" if step else "interrupted before the first update"
+        return Stopped(self.stop.signal_number or signal.SIGTERM, message)
 
     def _end(self, metrics: log.Metrics) -> None:
         """The last checkpoint and validation, then model/."""
         if self.progress.step == 0:
             raise UserError("no update was made: training.max_epochs is reached before the first batch")
-        if not (self.checkpoints / checkpoint.name_of(self.progress.step)).is_dir():
+        if not self._saved():
             if self.progress.sums["updates"]:
                 self._log(metrics)
             self._save()
-        if not any(event["step"] == self.progress.step for event in self._validations()):
+        if not self._validated():
             self._validate(metrics)
-        on_first_rank(self.make_model)
+        on_first_rank(self._make_model)
+        self._leave_if_asked()
 
-    def make_model(self) -> None:
-        """Writes model/: the mean of the last checkpoints, or the best one."""
+    def complete(self) -> bool:
+        """Whether everything that follows the last update was done: its validation, and model/ as the config has it."""
+        wanted = model_settings(self.config, list(map(checkpoint.step_of, self._chosen())))
+        return self._validated() and read_model_settings(self.run / "model") == wanted
+
+    def _chosen(self) -> list[Path]:
+        """The checkpoints whose mean model/ is: the last ones, or the best one."""
         rules = self.config.training.checkpoint
         if rules.average:
-            chosen = checkpoint.checkpoints(self.checkpoints)[-rules.average :]
-        else:
-            best = self._best_steps()[:1] or [self.progress.step]
-            chosen = [self.checkpoints / checkpoint.name_of(best[0])]
+            return checkpoint.checkpoints(self.checkpoints)[-rules.average :]
+        best = self._best_steps()[:1] or [self.progress.step]
+        return [self.checkpoints / checkpoint.name_of(best[0])]
+
+    def _make_model(self) -> None:
+        chosen = self._chosen()
         write_average(self.run, self.config, chosen, self.run / "model")
         steps = ", ".join(str(checkpoint.step_of(path)) for path in chosen)
         self.console.line(f"{self.run / 'model'}: {'mean of steps' if len(chosen) > 1 else 'step'} {steps}")
@@ -237,13 +249,6 @@ def read_lines(path: Path) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def best_steps(events: Sequence[dict[str, Any]], metric: str, count: int) -> list[int]:
-    """Steps of the `count` best validations by a metric, best first; of equal ones the earlier."""
-    sign = -1 if is_better(metric, 1.0, 0.0) else 1
-    measured = [event for event in events if metric in event and not math.isnan(event[metric])]
-    return [event["step"] for event in sorted(measured, key=lambda event: sign * event[metric])][:count]
-
-
 def write_average(run: Path, config: Config, folders: Sequence[Path], output: Path) -> None:
     """Writes a deployable folder from the mean of checkpoints of a run."""
     tensors = checkpoint.average(folders)
@@ -252,7 +257,7 @@ def write_average(run: Path, config: Config, folders: Sequence[Path], output: Pa
     last = next((event for event in reversed(validations) if event["step"] in steps), None)
     card = model_card(config, sum(tensor.numel() for tensor in tensors.values()), steps, last)
     with new_folder(output) as partial:
-        write_model(partial, tensors, config, run / "tokenizer", card)
+        write_model(partial, tensors, model_settings(config, steps), run / "tokenizer", card)
 
 
 def machine_record(process: Process) -> dict[str, Any]:
@@ -271,26 +276,27 @@ def machine_record(process: Process) -> dict[str, Any]:
 def open_session(
     config: Config, run: Path, process: Process, console: log.Console, stop: StopFlag, resets: Sequence[str] = ()
 ) -> Session:
-    """Builds the model and puts it where the newest checkpoint left it; says what it took from there."""
+    """Builds the model and puts it where the newest checkpoint left it; notes what it took from there."""
     saved, warnings = checkpoint.newest(run / "checkpoints")
     for warning in warnings:
         console.warning(warning)
+    notes: list[str] = []
     if saved:
-        config, lines = keep_or_reset(config, saved.state["config"], resets)
-        for line in lines:
-            console.line(line)
+        config, notes = keep_or_reset(config, saved.state["config"], resets)
     tokenizer, store = Tokenizer(run / "tokenizer"), Store(run / "ids", "train")
     torch.manual_seed(int(mix(config.training.seed)) >> 1)
     model = build(config.model, tokenizer.source_size, tokenizer.target_size)
     if saved:
         load_weights(model, saved.tensors, saved.folder)
-    trainer = Trainer(
-        model.to(process.device), store, config.training, START[config.model.start_symbol], process
-    )
+    trainer = Trainer(model.to(process.device), store, config.training, START[config.model.start_symbol], process)
     progress = _progress(config, saved, process, resets)
     if saved:
-        _restore(trainer, saved, progress, process, console, resets)
-    return Session(config, run, process, console, trainer, tokenizer, progress, stop)
+        notes += _restore(trainer, saved, progress, process, resets)
+    if config.training.max_epochs == progress.epoch + 1:  # moves on if this epoch is used up
+        next(batches_from(store, config.training, progress), None)
+    events = on_first_rank(lambda: log.validations(log.read_metrics(run)))
+    events = [event for event in events if event["step"] <= progress.step]
+    return Session(config, run, process, console, trainer, tokenizer, progress, stop, notes, events)
 
 
 def _progress(config: Config, saved: Saved | None, process: Process, resets: Sequence[str]) -> Progress:
@@ -305,18 +311,19 @@ def _progress(config: Config, saved: Saved | None, process: Process, resets: Seq
     return progress
 
 
-def _restore(
-    trainer: Trainer, saved: Saved, progress: Progress, process: Process, console: log.Console, resets: Sequence[str]
-) -> None:
+def _restore(trainer: Trainer, saved: Saved, progress: Progress, process: Process, resets: Sequence[str]) -> list[str]:
+    """Puts back the optimiser's state; sentences about what was resumed and what is different now."""
     if "optimizer" not in resets:
         trainer.load_moments(saved.moments)
     if progress.loss_scale and trainer.scaler.is_enabled():
         trainer.scaler.load_state_dict(progress.loss_scale)
     before, now = saved.state["machine"], machine_record(process)
-    for key in ("threads", "device", "torch", "ranks"):
-        if before[key] != now[key]:
-            console.warning(f"{key} was {before[key]}, is {now[key]}: results will not be equal to the last bit")
-    console.line(f"resuming at step {progress.step}, epoch {progress.epoch + 1}, batch {progress.batch} from {saved.folder}")
+    place = f"step {progress.step}, epoch {progress.epoch + 1}, batch {progress.batch}"
+    return [f"resuming at {place} from {saved.folder}"] + [
+        f"warning: {key} was {before[key]}, is {now[key]}: results will not be equal to the last bit"
+        for key in ("threads", "device", "torch", "ranks")
+        if before[key] != now[key]
+    ]
 
 
 def train(config: Config, run: Path, process: Process, console: log.Console, resets: Sequence[str] = ()) -> None:
@@ -324,15 +331,12 @@ def train(config: Config, run: Path, process: Process, console: log.Console, res
     with stop_flag() as stop:
         session = open_session(config, run, process, console, stop, resets)
         reason = session.finished()
-        if reason and (run / "model").is_dir():
+        if reason and on_first_rank(session.complete):
             console.line(f"{run}: nothing to train: {reason}")
             return
+        console.keep(run / "train.log")
+        for note in session.notes:
+            (console.warning if note.startswith("warning: ") else console.line)(note.removeprefix("warning: "))
         on_first_rank(lambda: log.cut_metrics(run, session.progress.step))
-        count = sum(parameter.numel() for parameter in session.trainer.model.parameters())
-        console.line(
-            f"{count / 1e6:.2f} million parameters, {len(session.trainer.store)} pairs, {process.ranks} x {process.device}, "
-            f"{str(session.trainer.precision).removeprefix('torch.')}, {torch.get_num_threads()} threads, "
-            f"highest rate {session.trainer.rate(max(1, config.training.learning_rate.warmup_steps)):.3g} "
-            f"at step {max(1, config.training.learning_rate.warmup_steps)}"
-        )
+        console.line(session.summary())
         session.train()

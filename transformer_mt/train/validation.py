@@ -15,20 +15,21 @@ from transformer_mt.train.log import perplexity
 from transformer_mt.train.loop import LossOf, tensors_of
 
 
-def validation_loss(
-    loss_of: LossOf, store: Store, batch_tokens: int, start: int, process: Process
-) -> dict[str, float]:
+def validation_loss(loss_of: LossOf, store: Store, batch_tokens: int, start: int, process: Process) -> dict[str, float]:
     """Per-token means over the whole set, whatever the size of batches and the number of ranks, which share them."""
     device = process.device
     sums = torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
     batches = list(epoch_batches(store.lengths(), batch_tokens, 0, 0))
     training = loss_of.training
     loss_of.eval()
-    with torch.no_grad():
-        for batch in batches[process.rank :: process.ranks]:
-            loss, nll = loss_of(*tensors_of(store, batch.pairs, start, device))
-            sums += torch.stack([loss, nll, torch.full_like(loss, batch.target_tokens)]).to(sums)
-    loss_of.train(training)
+    try:
+        with torch.no_grad():
+            for batch in batches[process.rank :: process.ranks]:
+                loss, nll = loss_of(*tensors_of(store, batch.pairs, start, device))
+                sums[:2] += torch.stack([loss, nll]).to(sums)
+                sums[2] += batch.target_tokens
+    finally:
+        loss_of.train(training)
     total_loss, total_nll, tokens = sum_over_ranks(sums).tolist()
     return {"loss": total_loss / tokens, "nll": total_nll / tokens, "ppl": perplexity(total_nll / tokens)}
 

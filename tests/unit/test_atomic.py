@@ -1,0 +1,75 @@
+"""Files and folders that are whole or absent."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformer_mt.atomic import locked, new_folder, sha256, write_json, write_text
+from transformer_mt.errors import UserError
+
+
+def test_folder_appears_whole_and_replaces_the_old_one(tmp_path: Path) -> None:
+    final = tmp_path / "deep" / "final"
+    for content in ("one", "two"):
+        with new_folder(final) as partial:
+            (partial / content).write_text(content)
+            assert not (final / content).exists()
+        assert [path.name for path in final.iterdir()] == [content]
+        assert os.listdir(final.parent) == ["final"]
+
+
+def test_failure_leaves_the_old_folder(tmp_path: Path) -> None:
+    final = tmp_path / "final"
+    with new_folder(final) as partial:
+        (partial / "old").write_text("old")
+    with pytest.raises(KeyboardInterrupt), new_folder(final) as partial:
+        (partial / "new").write_text("new")
+        raise KeyboardInterrupt
+    assert [path.name for path in final.iterdir()] == ["old"]
+    assert os.listdir(tmp_path) == ["final"]
+
+
+def test_leftovers_of_a_crash_are_cleared(tmp_path: Path) -> None:
+    for name in (".final.partial", ".final.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "debris").write_text("x")
+    with new_folder(tmp_path / "final") as partial:
+        assert list(partial.iterdir()) == []
+    assert os.listdir(tmp_path) == ["final"]
+
+
+def test_text_is_utf8_with_line_feeds(tmp_path: Path) -> None:
+    write_text(tmp_path / "a" / "text", "Grüße\r\n")
+    assert (tmp_path / "a" / "text").read_bytes() == "Grüße\r\n".encode()
+    write_json(tmp_path / "json", {"ü": 1})
+    assert (tmp_path / "json").read_text("utf-8") == '{\n "ü": 1\n}\n'
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "\ud800")
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["text"]
+
+
+def test_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(UserError, match=f"in use by another process .process {os.getpid()}"):
+        with locked(tmp_path):
+            pass
+    code = (
+        "import os, sys; from pathlib import Path; from transformer_mt.atomic import locked\n"
+        "with locked(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode == -9
+    with locked(tmp_path):
+        pass
+
+
+def test_digest(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc" * 1_000_000)
+    known = subprocess.run(["sha256sum", tmp_path / "x"], capture_output=True, text=True, check=True).stdout[:64]
+    assert sha256(tmp_path / "x") == known

@@ -1,0 +1,66 @@
+"""The kinds of values that a configuration holds: counts, shares, names, paths; each with its bounds."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _whole_number(value: object) -> object:
+    """Lets `1e5` and `25_000` stand for whole numbers, as a person means them."""
+    if not isinstance(value, str):
+        return value
+    for read in (int, float):  # int first: a float keeps only 53 bits of a long seed
+        try:
+            number = read(value)
+        except ValueError:
+            continue
+        return int(number) if number == number // 1 else value
+    return value
+
+
+def _user_path(value: object) -> object:
+    """Expands `~`; an empty path would silently mean the current folder."""
+    if not isinstance(value, (str, Path)):
+        return value
+    if not str(value):
+        raise ValueError("found '', wanted a path")
+    return Path(os.path.expanduser(str(value)))
+
+
+def _data_path(value: object) -> object:
+    """Makes a path absolute: relative to the file it was written in, or to the current folder."""
+    folder = getattr(value, "folder", None) or Path.cwd()
+    path = _user_path(value)
+    return Path(folder) / path if isinstance(path, Path) else path
+
+
+LANGUAGE = r"^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$"
+NAME = r"^[^\s/\\.][^/\\\r\n\t]*$"
+HUB = r"^[\w.-]+(/[\w.-]+)?$"
+PATTERNS = {
+    LANGUAGE: "a language code such as de or zh-Hans",
+    NAME: "a name without slashes that does not begin with a dot or a blank",
+    HUB: "the name of a data set, such as wmt/wmt14",
+}
+
+# The bounds come before the validator, so that the JSON schema has them as minimum and maximum.
+Count = Annotated[int, Field(ge=1), BeforeValidator(_whole_number)]
+Natural = Annotated[int, Field(ge=0), BeforeValidator(_whole_number)]
+Seed = Annotated[int, Field(ge=0, lt=2**64), BeforeValidator(_whole_number)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+Text = Annotated[str, Field(min_length=1)]
+UserPath = Annotated[Path, BeforeValidator(_user_path)]
+DataPath = Annotated[Path, BeforeValidator(_data_path)]
+Language = Annotated[str, Field(pattern=LANGUAGE)]
+Name = Annotated[str, Field(pattern=NAME)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, strict about names, documented key by key."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, protected_namespaces=()
+    )
