@@ -26,13 +26,13 @@ from transformer_mt.config import Decoding, Tokenizer, Training
 from transformer_mt.data import demo
 from transformer_mt.data.batching import Batch, epoch_batches
 from transformer_mt.data.store import Store, StoreWriter
-from transformer_mt.data.tokenizer import BOS, PAD, learn
+from transformer_mt.data.tokenizer import BOS, EOS, PAD, learn
 from transformer_mt.data.tokenizer import Tokenizer as Subwords
 from transformer_mt.decode.translator import Translator
 from transformer_mt.distributed import Process
 from transformer_mt.model.transformer import Transformer, sinusoidal_positions
 from transformer_mt.train.checkpoint import Progress
-from transformer_mt.train.loop import NO_SUMS, Trainer, tensors_of
+from transformer_mt.train.loop import NO_SUMS, Trainer
 from transformer_mt.train.signals import StopFlag
 
 SIZES = {"small": (256, 1024, 4, 3), "base": (512, 2048, 8, 6)}
@@ -63,15 +63,15 @@ class Plain(nn.Module):
         return hidden @ self.embedding.weight.T  # type: ignore[no-any-return]
 
 
-def corpus(folder: Path, source: Path | None, target: Path | None, vocabulary: int) -> tuple[Store, Subwords, list[str]]:
+def corpus(folder: Path, options: argparse.Namespace) -> tuple[Store, Subwords, list[str]]:
     """Encodes 20,000 pairs of the demonstration, or of two files."""
-    if source and target:
-        sides = [path.read_text("utf-8").split("\n")[:20_000] for path in (source, target)]
+    if options.source and options.target:
+        sides = [path.read_text("utf-8").split("\n")[:20_000] for path in (options.source, options.target)]
         pairs = [(one, other) for one, other in zip(*sides, strict=True) if one and other]
     else:
         pairs = list(demo.generate("english-german", 20_000, 1))
     lines = [side for pair in pairs for side in pair]
-    settings = Tokenizer(vocabulary_size=vocabulary, vocabulary_limit="soft")
+    settings = Tokenizer(vocabulary_size=options.vocabulary, vocabulary_limit="soft")
     (folder / "spm.model").write_bytes(learn(lines, len(lines), settings, 1).model)
     tokenizer = Subwords(folder)
     with StoreWriter(folder, "train", tokenizer.source_size) as writer:
@@ -106,10 +106,12 @@ def alternate(sides: dict[str, Callable[[Any], None]], items: list[Any]) -> dict
 
 def train(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Target tokens a second (padding not counted) of both loops, on the same batches."""
-    store, tokenizer, _ = corpus(folder, options.source, options.target, options.vocabulary)
+    store, tokenizer, _ = corpus(folder, options)
     settings = Training(batch_tokens=options.batch_tokens, max_steps=1, precision=options.precision)
     device = torch.device(options.device)
-    trainer = Trainer(model_of(options.size, tokenizer.source_size).to(device), store, settings, BOS, Process(0, 1, device))
+    trainer = Trainer(
+        model_of(options.size, tokenizer.source_size).to(device), store, settings, BOS, Process(0, 1, device)
+    )
     plain = Plain(tokenizer.source_size, *SIZES[options.size]).to(device)
     optimizer = torch.optim.Adam(plain.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
     progress = Progress(sums=dict(NO_SUMS), device_tokens=options.batch_tokens)
@@ -118,12 +120,13 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         trainer.update(batch, progress, StopFlag())
 
     def theirs(batch: Batch) -> None:
-        source, target, labels = tensors_of(store, batch.pairs, BOS, device)
+        padded = store.padded(batch.pairs, PAD, EOS, BOS)
+        source, target, labels = (torch.from_numpy(rows).to(device) for rows in padded)
         logits = plain(source, target)
         loss = nn.functional.cross_entropy(
             logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1
         )
-        loss.backward()
+        torch.autograd.backward([loss])
         optimizer.step()
         optimizer.zero_grad()
         loss.item()
@@ -139,7 +142,7 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def translate(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Sentences a second at three batch sizes, an untrained model held to outputs of the source's length."""
-    _, tokenizer, lines = corpus(folder, options.source, options.target, options.vocabulary)
+    _, tokenizer, lines = corpus(folder, options)
     model = model_of(options.size, tokenizer.source_size).to(options.device)
     speeds = {}
     for rows in (1, 8, 64):

@@ -21,6 +21,8 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.train.checkpoint import Progress
 from transformer_mt.train.loop import NO_SUMS, Trainer
 
+torch.set_num_threads(1)  # the models are so small that threads only wait for each other
+
 VOCABULARY = 20
 CPU = Process(0, 1, torch.device("cpu"))
 

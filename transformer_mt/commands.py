@@ -117,7 +117,7 @@ def translate(
 def average(config: Config, last: int | None, given: Sequence[Path], output: Path | None, say: Say) -> None:
     """Writes the mean of a run's checkpoints as a model folder, by default the run's model/."""
     run = config.output
-    found = checkpoint.checkpoints(run / "checkpoints")
+    found = checkpoint.planned(run / "checkpoints")
     if not found and not given:
         raise UserError(f"{run} has no checkpoints to average")
     count = last or config.training.checkpoint.average or 1

@@ -17,7 +17,7 @@ import yaml
 
 import transformer_mt
 from transformer_mt.atomic import locked, new_folder, sha256, write_text
-from transformer_mt.config import Config
+from transformer_mt.config import Config, TextSource, source_kind
 from transformer_mt.config_file import differences
 from transformer_mt.errors import UserError
 
@@ -166,7 +166,8 @@ def _fingerprints(config: Config, record: dict[str, Any] | None) -> dict[str, An
     digests: dict[str, Any] = {}
     for split in ("train", "validation", "test"):
         for number, source in enumerate(getattr(config.data, split)):
-            for side, path in enumerate(paths_of(source)):
+            keys = ("source", "target") if isinstance(source, TextSource) else (source_kind(source),)
+            for side, path in zip(keys, paths_of(source), strict=False):
                 key, stat = f"data.{split}[{number}].{side}", path.stat()
                 stamp = [stat.st_size, stat.st_mtime_ns]
                 before = known.get(key, {})

@@ -1,6 +1,7 @@
 """The benchmark script runs, at a size that says nothing about speed, and reports what it promises."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ TINY = ["--vocabulary", "400", "--batch-tokens", "300", "--repeat", "1"]
 
 def measured(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, str(ROOT / "scripts/benchmark.py"), *arguments, *TINY]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result

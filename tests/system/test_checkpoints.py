@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import COMMAND, assert_plain, command, digests, environment, last_checkpoint, write_config, write_task
 from safetensors.torch import load_file
+
+from tests.running import (
+    COMMAND,
+    assert_plain,
+    command,
+    digests,
+    environment,
+    last_checkpoint,
+    write_config,
+    write_task,
+)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +117,9 @@ def test_another_shape_is_refused(done: Path) -> None:
     wide = ("--set", "output=wide", "--set", "model.model_size=64", "--set", "training.max_steps=1")
     assert command("train", "-c", "c.yaml", *wide, cwd=done).returncode == 0
     other = last_checkpoint(done / "wide")
-    made = command("average", "-c", "c.yaml", "--checkpoint", last_checkpoint(done / "run"), "--checkpoint", other, cwd=done)
+    made = command(
+        "average", "-c", "c.yaml", "--checkpoint", last_checkpoint(done / "run"), "--checkpoint", other, cwd=done
+    )
     assert made.returncode == 2 and "checkpoint of another model" in made.stderr
 
 

@@ -6,7 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import (
+
+from tests.running import (
     WORDS,
     assert_plain,
     command,
@@ -19,6 +20,11 @@ from conftest import (
     write_config,
     write_task,
 )
+
+
+def unchanged(found: dict[str, int]) -> dict[str, int]:
+    """Without the configuration, which holds the paths of a copy."""
+    return {name: value for name, value in found.items() if name != "config.yaml"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +45,12 @@ def done(template: Path, tmp_path: Path) -> Path:
 
 def test_changed_keys_are_named_with_both_values(done: Path) -> None:
     before = digests(done / "run"), times(done / "run")
-    changes = ("tokenizer.vocabulary_size=70", "model.model_size=64", "training.max_tokens=39", "data.cleaning.max_words=9")
+    changes = (
+        "tokenizer.vocabulary_size=70",
+        "model.model_size=64",
+        "training.max_tokens=39",
+        "data.cleaning.max_words=9",
+    )
     sets = [word for change in changes for word in ("--set", change)]
     again = command("train", "-c", "c.yaml", *sets, cwd=done)
     assert again.returncode == 2
@@ -67,7 +78,7 @@ def test_a_touched_file_is_the_same_file(done: Path) -> None:
     before = times(done / "run")
     again = command("train", "-c", "c.yaml", cwd=done)
     assert again.returncode == 0 and again.stderr.count("up to date") == 3
-    assert times(done / "run") == before
+    assert unchanged(times(done / "run")) == unchanged(before)
 
 
 def test_a_file_that_is_gone_is_made_again(done: Path) -> None:
@@ -80,13 +91,13 @@ def test_a_file_that_is_gone_is_made_again(done: Path) -> None:
 def test_without_checkpoints_stages_are_made_again(done: Path) -> None:
     shutil.rmtree(done / "run" / "checkpoints")
     before = digests(done / "run")
-    again = command("tokenize", "-c", "c.yaml", "--set", "tokenizer.vocabulary_size=70", cwd=done)
+    again = command("tokenize", "-c", "c.yaml", "--set", "tokenizer.vocabulary_size=50", cwd=done)
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("up to date") == 1
     after = digests(done / "run")
     assert after["corpus/stage.json"] == before["corpus/stage.json"]
     assert after["tokenizer/spm.model"] != before["tokenizer/spm.model"]
-    assert json.loads((done / "run/tokenizer/stage.json").read_text())["settings"]["tokenizer"]["vocabulary_size"] == 70
+    assert json.loads((done / "run/tokenizer/stage.json").read_text())["settings"]["tokenizer"]["vocabulary_size"] == 50
 
 
 def test_records_of_another_format(done: Path) -> None:

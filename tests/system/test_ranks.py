@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import (
+from safetensors import safe_open
+
+from tests.running import (
     COMMAND,
     TORCHRUN,
     Trained,
@@ -30,7 +32,6 @@ from conftest import (
     write_pairs,
     write_task,
 )
-from safetensors import safe_open
 
 PREFIX = [*TORCHRUN, "-m", "transformer_mt"]
 
@@ -156,11 +157,11 @@ def test_wrong_input_is_told_once(task: Path) -> None:
 @pytest.mark.parametrize("pairs", [1, 5])
 def test_fewer_rows_than_ranks(tmp_path: Path, pairs: int) -> None:
     write_task(tmp_path)
-    write_pairs(tmp_path, "few", [["ba", "do"]] + sentences(pairs - 1, 3))
+    write_pairs(tmp_path, "few", [["ba", "do"], *sentences(pairs - 1, 3)])
     training = {"batch_tokens": 40, "max_steps": 3, "max_epochs": 3}
-    write_config(tmp_path, data={"train": files("few"), "validation": files("few")}, training=training)
-    write_config(tmp_path, "d.yaml", data={"train": files("few"), "validation": files("few"), "cleaning": {"remove_test_overlap": False}}, training=training)
-    done = ranks("train", "-c", "d.yaml", cwd=tmp_path, timeout=100)
+    data = {"train": files("few"), "validation": files("few"), "cleaning": {"remove_test_overlap": False}}
+    write_config(tmp_path, data=data, training=training)
+    done = ranks("train", "-c", "c.yaml", cwd=tmp_path, timeout=100)
     assert done.returncode == 0, done.stderr
     assert last_checkpoint(tmp_path / "run").name == "step-000000003"
 

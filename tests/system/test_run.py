@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import yaml
-from conftest import Trained, assert_plain, command, digests, events, last_checkpoint, times, write_config
 
+from tests.running import Trained, assert_plain, command, digests, events, last_checkpoint, times, write_config
 from transformer_mt import Translator
 
 
@@ -80,7 +80,11 @@ def test_a_model_folder_moves(trained: Trained, tmp_path: Path) -> None:
 
 def test_run_and_checkpoint_folders_are_models_too(trained: Trained) -> None:
     best = trained.run / "checkpoints" / "best"
-    for model, cwd in ((trained.run, trained.folder), (last_checkpoint(trained.run), trained.folder), (Path("."), best)):
+    for model, cwd in (
+        (trained.run, trained.folder),
+        (last_checkpoint(trained.run), trained.folder),
+        (Path("."), best),
+    ):
         done = command("translate", "--model", model, cwd=cwd, stdin=b"ba do fi\n")
         assert (done.returncode, done.stdout) == (0, "fi do ba\n")
     assert f"model: {trained.model}" in command("translate", "-m", trained.run, cwd=trained.folder).stderr

@@ -7,7 +7,18 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import COMMAND, WORDS, Trained, assert_plain, command, environment, sentences, write_config, write_task
+
+from tests.running import (
+    COMMAND,
+    WORDS,
+    Trained,
+    assert_plain,
+    command,
+    environment,
+    sentences,
+    write_config,
+    write_task,
+)
 
 LINES = [" ".join(row) for row in sentences(50, 77)]
 
@@ -56,7 +67,18 @@ def test_no_line_is_lost(trained: Trained, count: int) -> None:
 
 
 def test_odd_lines(trained: Trained) -> None:
-    odd = ["ba\tdo", "ba  do", "ba\u2028do", "no\t \r", "no", "a </s> b <unk> <pad> <s>", "ba\x00do", "日本 ½", "ba " * 900, "do"]
+    odd = [
+        "ba\tdo",
+        "ba  do",
+        "ba\u2028do",
+        "no\t \r",
+        "no",
+        "a </s> b <unk> <pad> <s>",
+        "ba\x00do",
+        "日本 ½",
+        "ba " * 900,
+        "do",
+    ]
     done = trained.translate(stdin="".join(f"{line}\n" for line in odd).encode())
     assert done.returncode == 0
     rows = done.stdout.split("\n")[:-1]
@@ -100,7 +122,9 @@ def test_printed_score_is_the_formula(trained: Trained) -> None:
     ],
 )
 def test_options_that_cannot_be(trained: Trained, tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
-    done = command("translate", "-m", trained.model, "--output", tmp_path / "out", *arguments, cwd=tmp_path, stdin=b"ba\n")
+    done = command(
+        "translate", "-m", trained.model, "--output", tmp_path / "out", *arguments, cwd=tmp_path, stdin=b"ba\n"
+    )
     assert done.returncode == 2 and told in done.stderr
     assert list(tmp_path.iterdir()) == []
     assert_plain(done.stderr)
@@ -186,7 +210,9 @@ def test_learned_positions_cut_and_say_so(tmp_path: Path) -> None:
 
 def test_length_limit_is_told(tmp_path: Path) -> None:
     write_task(tmp_path)
-    write_config(tmp_path, training={"max_steps": 1}, decoding={"max_length": {"factor": 0, "extra": 1}, "min_length": 2})
+    write_config(
+        tmp_path, training={"max_steps": 1}, decoding={"max_length": {"factor": 0, "extra": 1}, "min_length": 2}
+    )
     assert command("train", "-c", "c.yaml", cwd=tmp_path).returncode == 0
     done = command("translate", "-m", "run/model", "--format", "jsonl", cwd=tmp_path, stdin=b"ba do\n")
     assert done.returncode == 0 and "hit length limit 1" in done.stderr

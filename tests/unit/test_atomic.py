@@ -57,9 +57,9 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(UserError, match=f"in use by another process .process {os.getpid()}"):
-        with locked(tmp_path):
-            pass
+    holder = f"in use by another process .process {os.getpid()}"
+    with locked(tmp_path), pytest.raises(UserError, match=holder), locked(tmp_path):
+        pass
     code = (
         "import os, sys; from pathlib import Path; from transformer_mt.atomic import locked\n"
         "with locked(Path(sys.argv[1])): os.kill(os.getpid(), 9)"

@@ -51,7 +51,16 @@ def test_quiet_consoles_still_warn_and_log(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_train_event_is_per_token() -> None:
-    sums = {"loss": 220.0, "nll": 100.0, "tokens": 100, "padded": 125, "norm": 6.0, "updates": 3, "seconds": 2.0, "skipped": 1}
+    sums = {
+        "loss": 220.0,
+        "nll": 100.0,
+        "tokens": 100,
+        "padded": 125,
+        "norm": 6.0,
+        "updates": 3,
+        "seconds": 2.0,
+        "skipped": 1,
+    }
     found = log.train_event(7, sums, 1e-3, 0)
     assert (found["loss"], found["nll"], found["gradient_norm"]) == (2.2, 1.0, 2.0)
     assert found["ppl"] == pytest.approx(math.e)

@@ -1,4 +1,4 @@
-"""The model beside the paper: fidelity items 1 to 5, 10 and 11, the options, and what padding and order may not change."""
+"""The model beside the paper: fidelity items 1 to 5, 10 and 11, the options, the first values."""
 
 import math
 from collections import Counter
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from tests import tiny
 from transformer_mt.config import Model, Optimizer
 from transformer_mt.model import transformer
-from transformer_mt.model.folder import load_weights, weights
+from transformer_mt.model.folder import WEIGHTS, load_weights, save_tensors, weights
 from transformer_mt.model.transformer import Attention, Embedding, FeedForward, rotate, sinusoidal_positions
+from transformer_mt.train.checkpoint import average
 
 NORMS = pytest.mark.parametrize("norm", ["post", "pre"])
 POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
@@ -173,7 +174,7 @@ def test_item_5_sub_layers_are_dropped_before_they_are_added_and_normalised() ->
         residual = transformer.Residual(16, dropout=0.5, pre_norm=pre_norm).double()
         x, y = torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(2, 5, 16, dtype=torch.float64)
         with mock.patch.object(F, "dropout", lambda x, *rest: 7 * x):
-            found = residual(x, lambda inner: y)
+            found = residual(x, lambda inner, y=y: y)
         torch.testing.assert_close(found, x + 7 * y if pre_norm else F.layer_norm(x + 7 * y, (16,)))
 
 
@@ -223,7 +224,7 @@ def test_item_11_outputs_do_not_see_later_targets(norm: str, positions: str) -> 
     source[0, 5:] = 0
     target[1, 8:] = 0
     before = net(source, target)
-    for place in range(1, 12):
+    for place in (1, 5, 8, 11):
         changed = target.clone()
         changed[:, place] = (changed[:, place] + 1) % tiny.VOCABULARY
         after = net(source, changed)
@@ -315,7 +316,7 @@ def test_learned_positions_are_a_table_with_an_end() -> None:
     assert net.source_embedding.learned.shape == (10, 16)
     assert net.source_embedding.learned is not net.target_embedding.learned
     net(*batch(2, 10, 10))
-    with pytest.raises(ValueError, match="11 positions asked of model.max_positions 10"):
+    with pytest.raises(ValueError, match=r"11 positions asked of model\.max_positions 10"):
         net(*batch(2, 11, 3))
 
 
@@ -392,3 +393,18 @@ def test_a_start_symbol_that_is_the_padding_is_still_seen(start: str) -> None:
     assert hidden.isfinite().all()
     target[:, 0] = 9
     assert not torch.isclose(net(source, target)[:, -1], hidden[:, -1]).all()
+
+
+def test_item_13_an_average_is_the_arithmetic_mean_in_float32(tmp_path) -> None:
+    nets = [tiny.model(seed=seed, dtype=torch.float32) for seed in range(5)]
+    folders = [tmp_path / f"step-{number:09d}" for number in range(5)]
+    for net, path in zip(nets, folders, strict=True):
+        path.mkdir()
+        save_tensors(weights(net), path / WEIGHTS)
+    mean = average(folders)
+    assert mean.keys() == weights(nets[0]).keys()
+    for name, tensor in mean.items():
+        expected = torch.stack([weights(net)[name].double() for net in nets]).mean(0)
+        assert tensor.dtype == torch.float32
+        torch.testing.assert_close(tensor, expected.float(), rtol=1e-7, atol=1e-9)
+    assert all(torch.equal(tensor, average(folders[::-1])[name]) for name, tensor in mean.items())

@@ -14,7 +14,9 @@ TEXT = ["½ und ¼ … ² ™", "日本 und 中国", "ein Hund bellt", "two dogs
 
 
 def settings(**keys: object) -> Settings:
-    return Settings.model_validate({"vocabulary_size": 320, "vocabulary_limit": "soft", "character_coverage": 1, **keys})
+    return Settings.model_validate(
+        {"vocabulary_size": 320, "vocabulary_limit": "soft", "character_coverage": 1, **keys}
+    )
 
 
 def tokenizer(folder: Path, lines: list[str] = TEXT, **keys: object) -> Tokenizer:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from transformer_mt.config import Decoding, Model
-from transformer_mt.data.tokenizer import EOS, PAD, UNK, Tokenizer, learn
 from transformer_mt.config import Tokenizer as Settings
+from transformer_mt.data.tokenizer import EOS, PAD, UNK, Tokenizer, learn
 from transformer_mt.decode.stream import arriving_lines, written
 from transformer_mt.decode.translator import EMPTY, Translator
 from transformer_mt.errors import RunError, UserError
@@ -91,7 +91,7 @@ def test_the_limit_is_told(tokenizer: Tokenizer) -> None:
 
 def test_learned_positions_cut(tokenizer: Tokenizer) -> None:
     ours = translator(tokenizer, {"positions": "learned", "max_positions": 6})
-    long, short = ours.translate(["ein Hund bellt moon moon", "a"])
+    long, short = ours.translate(["ein Hund bellt moon moon moon a", "a"])
     assert long.cut_to == 5 and long.source_length > 5 and short.cut_to is None
     assert long.candidates[0].length <= 6
 

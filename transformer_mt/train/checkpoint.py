@@ -64,6 +64,22 @@ def name_of(step: int) -> str:
     return f"step-{step:09d}"
 
 
+def planned(folder: Path) -> list[Path]:
+    """The checkpoints to average: those saved at the config's intervals, and the newest one.
+
+    Others were saved because training was interrupted, and serve to resume from it only.
+    """
+    found = checkpoints(folder)
+    return [path for path in found[:-1] if _is_planned(path)] + found[-1:]
+
+
+def _is_planned(folder: Path) -> bool:
+    try:
+        return bool(read_state(folder).get("planned", True))
+    except UserError:
+        return True
+
+
 def step_of(folder: Path) -> int:
     """The update a checkpoint folder was written after."""
     return int(folder.name.removeprefix("step-"))
@@ -181,7 +197,7 @@ def mark_best(folder: Path, step: int) -> None:
 def prune(folder: Path, keep_last: int, keep_resumable: int, best_steps: Sequence[int]) -> list[str]:
     """Removes what the rules do not keep: names of removed checkpoints. Best ones stay, with weights only."""
     found = checkpoints(folder)
-    kept = {*map(step_of, found[-keep_last:]), *best_steps}
+    kept = {*map(step_of, planned(folder)[-keep_last:]), *best_steps}
     removed = []
     for path in found[:-keep_resumable]:
         if step_of(path) not in kept:

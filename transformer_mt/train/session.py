@@ -114,7 +114,7 @@ class Session:
         self.console.bar(step, training.max_steps, "update")
         validate = step % training.validation.every_steps == 0
         if validate or step % training.checkpoint.every_steps == 0:
-            self._save()
+            self._save(planned=True)
         if validate:
             self._validate(metrics)
 
@@ -127,9 +127,13 @@ class Session:
         left = (limit - progress.step) * progress.seconds / progress.step if limit else None
         self.console.line(log.train_line(event, limit, left))
 
-    def _save(self) -> None:
-        """Writes a checkpoint on the first rank, and removes what need not be kept."""
-        record = {"config": self.config.model_dump(mode="json"), "machine": machine_record(self.process)}
+    def _save(self, *, planned: bool = False) -> None:
+        """Writes a checkpoint on the first rank, and removes what need not be kept.
+
+        `planned` ones come at the config's intervals, the others where a session ends.
+        """
+        config, machine = self.config.model_dump(mode="json"), machine_record(self.process)
+        record = {"planned": planned, "config": config, "machine": machine}
 
         def save() -> None:
             model, moments = weights(self.trainer.model), self.trainer.moments()
@@ -232,7 +236,7 @@ class Session:
         """The checkpoints whose mean model/ is: the last ones, or the best one."""
         rules = self.config.training.checkpoint
         if rules.average:
-            return checkpoint.checkpoints(self.checkpoints)[-rules.average :]
+            return checkpoint.planned(self.checkpoints)[-rules.average :]
         best = self._best_steps()[:1] or [self.progress.step]
         return [self.checkpoints / checkpoint.name_of(best[0])]
 
