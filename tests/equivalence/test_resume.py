@@ -99,7 +99,7 @@ def test_epoch_border(undisturbed: Path, tmp_path: Path) -> None:
     length = len(list(batches))
     assert 1 < length < 16
     folder = prepared(tmp_path)
-    configure(folder, max_steps=length)
+    configure(folder, checkpoint={"every_steps": length}, max_steps=length)
     assert command("train", "-c", "c.yaml", cwd=folder).returncode == 0
     assert epoch_and_batch(folder / "run") == (0, length)
     configure(folder)

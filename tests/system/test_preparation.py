@@ -78,7 +78,7 @@ def test_four_texts_that_nothing_can_be_learned_from(tmp_path: Path) -> None:
     write_config(tmp_path, data={"train": files("long")})
     messages.append(tokenize(tmp_path, code=2))
     for message, told in zip(messages, ("gone.en", "0 bytes", "max_line_bytes", "too_many_characters 1"), strict=True):
-        assert told in message and len(message.split("error: ")) == 2
+        assert told in message
 
 
 def test_comma_in_a_path(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
-from transformer_mt.data import demo, demo_grammar, demo_lexicon
-from transformer_mt.data.demo_clauses import ClauseComposer
-from transformer_mt.data.demo_grammar import (
+from transformer_mt.data import demo
+from transformer_mt.data.demo import grammar, lexicon
+from transformer_mt.data.demo.clauses import ClauseComposer
+from transformer_mt.data.demo.grammar import (
     FIRST,
     SECOND,
     THIRD,
@@ -24,7 +25,7 @@ from transformer_mt.data.demo_grammar import (
     prepositional,
     verb_group,
 )  # fmt: skip
-from transformer_mt.data.demo_words import (
+from transformer_mt.data.demo.words import (
     ACCUSATIVE,
     DATIVE,
     GENITIVE,
@@ -50,51 +51,49 @@ def verb(english: str) -> Verb:
     return next(verb for verb in every_verb if f"{verb.english} {verb.particle}".strip() == english)
 
 
-def cases(noun: Noun, determiner: demo_grammar.Determiner, adjective: str = "alt") -> list[str]:
+def cases(noun: Noun, determiner: grammar.Determiner, adjective: str = "alt") -> list[str]:
     """The four cases of the noun with the determiner and an adjective."""
     return [noun_phrase(noun, determiner, case, ("old", adjective)).german for case in range(4)]
 
 
 DECLENSIONS = [
-    ("dog", demo_grammar.THE, "der alte Hund, den alten Hund, dem alten Hund, des alten Hundes"),
-    ("cat", demo_grammar.THE, "die alte Katze, die alte Katze, der alten Katze, der alten Katze"),
-    ("book", demo_grammar.THE, "das alte Buch, das alte Buch, dem alten Buch, des alten Buches"),
-    ("dog", demo_grammar.THE_PLURAL, "die alten Hunde, die alten Hunde, den alten Hunden, der alten Hunde"),
-    ("car", demo_grammar.THE_PLURAL, "die alten Autos, die alten Autos, den alten Autos, der alten Autos"),
-    ("dog", demo_grammar.A, "ein alter Hund, einen alten Hund, einem alten Hund, eines alten Hundes"),
-    ("cat", demo_grammar.A, "eine alte Katze, eine alte Katze, einer alten Katze, einer alten Katze"),
-    ("book", demo_grammar.A, "ein altes Buch, ein altes Buch, einem alten Buch, eines alten Buches"),
-    ("teacher", demo_grammar.NO, "kein alter Lehrer, keinen alten Lehrer, keinem alten Lehrer, keines alten Lehrers"),
-    ("teacher", demo_grammar.NO_PLURAL,
+    ("dog", grammar.THE, "der alte Hund, den alten Hund, dem alten Hund, des alten Hundes"),
+    ("cat", grammar.THE, "die alte Katze, die alte Katze, der alten Katze, der alten Katze"),
+    ("book", grammar.THE, "das alte Buch, das alte Buch, dem alten Buch, des alten Buches"),
+    ("dog", grammar.THE_PLURAL, "die alten Hunde, die alten Hunde, den alten Hunden, der alten Hunde"),
+    ("car", grammar.THE_PLURAL, "die alten Autos, die alten Autos, den alten Autos, der alten Autos"),
+    ("dog", grammar.A, "ein alter Hund, einen alten Hund, einem alten Hund, eines alten Hundes"),
+    ("cat", grammar.A, "eine alte Katze, eine alte Katze, einer alten Katze, einer alten Katze"),
+    ("book", grammar.A, "ein altes Buch, ein altes Buch, einem alten Buch, eines alten Buches"),
+    ("teacher", grammar.NO, "kein alter Lehrer, keinen alten Lehrer, keinem alten Lehrer, keines alten Lehrers"),
+    ("teacher", grammar.NO_PLURAL,
      "keine alten Lehrer, keine alten Lehrer, keinen alten Lehrern, keiner alten Lehrer"),
-    ("child", demo_grammar.MY[0], "mein altes Kind, mein altes Kind, meinem alten Kind, meines alten Kindes"),
-    ("garden", demo_grammar.MY[4],
+    ("child", grammar.MY[0], "mein altes Kind, mein altes Kind, meinem alten Kind, meines alten Kindes"),
+    ("garden", grammar.MY[4],
      "unser alter Garten, unseren alten Garten, unserem alten Garten, unseres alten Gartens"),
-    ("friend", demo_grammar.MY_PLURAL[3],
+    ("friend", grammar.MY_PLURAL[3],
      "ihre alten Freunde, ihre alten Freunde, ihren alten Freunden, ihrer alten Freunde"),
-    ("student", demo_grammar.THE, "der alte Student, den alten Studenten, dem alten Studenten, des alten Studenten"),
-    ("neighbour", demo_grammar.A,
+    ("student", grammar.THE, "der alte Student, den alten Studenten, dem alten Studenten, des alten Studenten"),
+    ("neighbour", grammar.A,
      "ein alter Nachbar, einen alten Nachbarn, einem alten Nachbarn, eines alten Nachbarn"),
-    ("table", demo_grammar.THIS, "dieser alte Tisch, diesen alten Tisch, diesem alten Tisch, dieses alten Tisches"),
-    ("door", demo_grammar.EVERY, "jede alte Tür, jede alte Tür, jeder alten Tür, jeder alten Tür"),
-    ("woman", demo_grammar.ALL, "alle alten Frauen, alle alten Frauen, allen alten Frauen, aller alten Frauen"),
-    ("house", demo_grammar.MANY, "viele alte Häuser, viele alte Häuser, vielen alten Häusern, vieler alter Häuser"),
-    ("house", demo_grammar.SOME, "einige alte Häuser, einige alte Häuser, einigen alten Häusern, einiger alter Häuser"),
-    ("horse", demo_grammar.NUMBERS[0], "zwei alte Pferde, zwei alte Pferde, zwei alten Pferden, zwei alter Pferde"),
-    ("girl", demo_grammar.BARE, "alte Mädchen, alte Mädchen, alten Mädchen, alter Mädchen"),
-    ("coffee", demo_grammar.MASS, "alter Kaffee, alten Kaffee, altem Kaffee, alten Kaffees"),
-    ("milk", demo_grammar.MASS, "alte Milch, alte Milch, alter Milch, alter Milch"),
-    ("bread", demo_grammar.MASS, "altes Brot, altes Brot, altem Brot, alten Brotes"),
-    ("book", demo_grammar.WHICH, "welches alte Buch, welches alte Buch, welchem alten Buch, welches alten Buches"),
-    ("book", demo_grammar.HOW_MANY,
+    ("table", grammar.THIS, "dieser alte Tisch, diesen alten Tisch, diesem alten Tisch, dieses alten Tisches"),
+    ("door", grammar.EVERY, "jede alte Tür, jede alte Tür, jeder alten Tür, jeder alten Tür"),
+    ("woman", grammar.ALL, "alle alten Frauen, alle alten Frauen, allen alten Frauen, aller alten Frauen"),
+    ("house", grammar.MANY, "viele alte Häuser, viele alte Häuser, vielen alten Häusern, vieler alter Häuser"),
+    ("house", grammar.SOME, "einige alte Häuser, einige alte Häuser, einigen alten Häusern, einiger alter Häuser"),
+    ("horse", grammar.NUMBERS[0], "zwei alte Pferde, zwei alte Pferde, zwei alten Pferden, zwei alter Pferde"),
+    ("girl", grammar.BARE, "alte Mädchen, alte Mädchen, alten Mädchen, alter Mädchen"),
+    ("coffee", grammar.MASS, "alter Kaffee, alten Kaffee, altem Kaffee, alten Kaffees"),
+    ("milk", grammar.MASS, "alte Milch, alte Milch, alter Milch, alter Milch"),
+    ("bread", grammar.MASS, "altes Brot, altes Brot, altem Brot, alten Brotes"),
+    ("book", grammar.WHICH, "welches alte Buch, welches alte Buch, welchem alten Buch, welches alten Buches"),
+    ("book", grammar.HOW_MANY,
      "wie viele alte Bücher, wie viele alte Bücher, wie vielen alten Büchern, wie vieler alter Bücher"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("english", "determiner", "expected"), DECLENSIONS)
-def test_articles_adjectives_and_nouns_decline(
-    english: str, determiner: demo_grammar.Determiner, expected: str
-) -> None:
+def test_articles_adjectives_and_nouns_decline(english: str, determiner: grammar.Determiner, expected: str) -> None:
     """Every article type, adjective declension, gender, number and case, against a hand-written paradigm."""
     assert ", ".join(cases(NOUN[english], determiner)) == expected
 
@@ -106,7 +105,7 @@ def test_articles_adjectives_and_nouns_decline(
 )  # fmt: skip
 def test_english_indefinite_article(english: str, adjective: str, expected: str) -> None:
     """A or an by the next sound."""
-    phrase = noun_phrase(NOUN[english], demo_grammar.A, NOMINATIVE, (adjective, "x") if adjective else None)
+    phrase = noun_phrase(NOUN[english], grammar.A, NOMINATIVE, (adjective, "x") if adjective else None)
     assert phrase.english == expected
 
 
@@ -219,12 +218,12 @@ def test_middle_field_order() -> None:
     """Pronouns, time, dative, definite object, nicht, place; an indefinite object follows the place."""
     field = MiddleField(("today", "heute"), negated=True)
     field.place(Phrase("him", "ihm", THIRD, kind="pronoun"), DATIVE)
-    field.place(noun_phrase(NOUN["book"], demo_grammar.THE, ACCUSATIVE), ACCUSATIVE)
+    field.place(noun_phrase(NOUN["book"], grammar.THE, ACCUSATIVE), ACCUSATIVE)
     field.locality = ("in the park", "im Park")
     assert field.german_text() == "ihm heute das Buch nicht im Park"
     assert field.english_text() == "him the book in the park today"
     field = MiddleField(("today", "heute"))
-    field.place(noun_phrase(NOUN["book"], demo_grammar.NOT_A, ACCUSATIVE), ACCUSATIVE)
+    field.place(noun_phrase(NOUN["book"], grammar.NOT_A, ACCUSATIVE), ACCUSATIVE)
     field.locality = ("in the park", "im Park")
     assert field.german_text() == "heute im Park kein Buch"
 
@@ -239,7 +238,7 @@ def test_particle_follows_a_pronoun_and_precedes_a_noun() -> None:
     assert field.english_text() == "for him"
     field = MiddleField()
     field.particle = "up"
-    field.place(noun_phrase(NOUN["child"], demo_grammar.THE, ACCUSATIVE), ACCUSATIVE)
+    field.place(noun_phrase(NOUN["child"], grammar.THE, ACCUSATIVE), ACCUSATIVE)
     assert field.english_text() == "up the child"
 
 
@@ -250,8 +249,8 @@ def test_particle_follows_a_pronoun_and_precedes_a_noun() -> None:
 )  # fmt: skip
 def test_relative_pronouns_agree(head: str, case: int, expected: str) -> None:
     """The gender of the head and the case in the relative clause."""
-    assert demo_grammar.RELATIVES[NOUN[head].gender][case] == expected
-    assert demo_grammar.RELATIVES[PLURAL][DATIVE] == "denen"
+    assert grammar.RELATIVES[NOUN[head].gender][case] == expected
+    assert grammar.RELATIVES[PLURAL][DATIVE] == "denen"
 
 
 def test_numbers_forms_and_genitives() -> None:
@@ -265,7 +264,7 @@ def test_numbers_forms_and_genitives() -> None:
     assert {word: english_s_form(word) for word in s_forms} == s_forms
     genitives = {"Mann": "Mannes", "Lehrer": "Lehrers", "Haus": "Hauses", "Onkel": "Onkels"}
     assert {word: genitive_singular(word) for word in genitives} == genitives
-    assert noun_phrase(NOUN["farmer"], demo_grammar.THE, GENITIVE).german == "des Bauern"
+    assert noun_phrase(NOUN["farmer"], grammar.THE, GENITIVE).german == "des Bauern"
 
 
 def test_reflexive_agrees_with_subject() -> None:
@@ -393,4 +392,4 @@ def test_lexicon_is_large_and_each_english_noun_has_one_german() -> None:
     assert len({a.english for noun in NOUNS for a in noun.adjectives}) >= 60
     forms = [form for noun in NOUNS for form in set(noun.english)]
     assert len(forms) == len(set(forms))
-    assert set(demo_lexicon.PLACE_PREPOSITIONS) <= set(demo_lexicon.NOUN_TABLES)
+    assert set(lexicon.PLACE_PREPOSITIONS) <= set(lexicon.NOUN_TABLES)

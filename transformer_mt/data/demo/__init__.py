@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from transformer_mt.data import demo_grammar as grammar
-from transformer_mt.data import demo_lexicon as lexicon
-from transformer_mt.data.demo_clauses import (
+from transformer_mt.data.demo import grammar, lexicon
+from transformer_mt.data.demo.clauses import (
     ANIMALS,
     BE,
     DOINGS,
@@ -22,7 +21,7 @@ from transformer_mt.data.demo_clauses import (
     VERBS_BY_OBJECT,
     ClauseComposer,
 )  # fmt: skip
-from transformer_mt.data.demo_grammar import (
+from transformer_mt.data.demo.grammar import (
     TENSES,
     THIRD,
     TIME_OF_MODE,
@@ -33,7 +32,7 @@ from transformer_mt.data.demo_grammar import (
     verb_group,
     words,
 )  # fmt: skip
-from transformer_mt.data.demo_words import ACCUSATIVE, DATIVE, NOUNS, VERBS, word_pairs
+from transformer_mt.data.demo.words import ACCUSATIVE, DATIVE, NOUNS, VERBS, word_pairs
 
 LANGUAGE_PAIRS = {"english-german": ("en", "de")}
 # Far fewer than the grammar has, so that drawing until a new sentence comes up stays quick.

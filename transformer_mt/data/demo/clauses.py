@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from typing import TypeVar
 
-from transformer_mt.data import demo_grammar as grammar
-from transformer_mt.data import demo_lexicon as lexicon
-from transformer_mt.data.demo_grammar import (
+from transformer_mt.data.demo import grammar, lexicon
+from transformer_mt.data.demo.grammar import (
     PERSONAL_PRONOUNS,
     TENSES,
     THEY,
@@ -24,7 +23,7 @@ from transformer_mt.data.demo_grammar import (
     verb_group,
     words,
 )  # fmt: skip
-from transformer_mt.data.demo_words import (
+from transformer_mt.data.demo.words import (
     ACCUSATIVE,
     ADJECTIVES_BY_KIND,
     DATIVE,

@@ -1,7 +1,7 @@
 """Inflection and word order of the built-in English-German demonstration corpus.
 
 Determiners, adjective endings, verb groups, and the clause whose parts are put into main, subordinate and question
-order. Nothing here is random: what to say is chosen in `demo`, the words come from `demo_words`.
+order. Nothing here is random: what to say is chosen in `demo`, the words come from `words`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from transformer_mt.data.demo_words import DATIVE, NUMERALS, PLURAL, Noun, Verb, english_s_form
+from transformer_mt.data.demo.words import DATIVE, NUMERALS, PLURAL, Noun, Verb, english_s_form
 
 # The agreement of a subject with its verb: I, you, he/she/it, we, they.
 FIRST, SECOND, THIRD, WE, THEY = range(5)

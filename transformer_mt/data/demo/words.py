@@ -1,4 +1,4 @@
-"""The vocabulary of the built-in demonstration corpus, read from the tables of `demo_lexicon` and inflected."""
+"""The vocabulary of the built-in demonstration corpus, read from the tables of `lexicon` and inflected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from transformer_mt.data import demo_lexicon as lexicon
+from transformer_mt.data.demo import lexicon
 
 MASCULINE, FEMININE, NEUTER, PLURAL = range(4)
 NOMINATIVE, ACCUSATIVE, DATIVE, GENITIVE = range(4)
