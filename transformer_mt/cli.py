@@ -66,7 +66,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # UTF-8 whatever the locale; None under pythonw, a StringIO in tests
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    app()
+    app(prog_name="transformer-mt")
 
 
 @app.callback(invoke_without_command=True)

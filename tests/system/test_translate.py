@@ -167,17 +167,16 @@ def test_output_appears_whole_and_devices_stay(trained: Trained, tmp_path: Path)
 
 
 def test_a_pipe_is_answered_line_by_line(trained: Trained) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "translate", "--model", str(trained.model)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-    )  # fmt: skip
-    assert process.stdin and process.stdout
-    for line, answer in ((b"ba do\n", b"do ba\n"), (b"\n", b"\n"), (b"fi\n", b"fi\n")):
-        process.stdin.write(line)
-        process.stdin.flush()
-        assert process.stdout.readline() == answer
-    process.stdin.close()
-    assert process.wait(60) == 0
+    line = [*COMMAND, "translate", "--model", str(trained.model)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(line, env=environment(), **pipes) as process:
+        assert process.stdin and process.stdout
+        for text, answer in ((b"ba do\n", b"do ba\n"), (b"\n", b"\n"), (b"fi\n", b"fi\n")):
+            process.stdin.write(text)
+            process.stdin.flush()
+            assert process.stdout.readline() == answer
+        process.stdin.close()
+        assert process.wait(60) == 0
 
 
 def test_a_reader_that_leaves_is_no_error(trained: Trained) -> None:

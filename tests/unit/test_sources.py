@@ -1,8 +1,7 @@
-"""What can be said about a source before it is read, its names and fingerprint, and the demo."""
+"""What can be said about a source before it is read, its names, and the demo."""
 
 import gzip
 import io
-import json
 import os
 import sys
 import types
@@ -25,7 +24,6 @@ from transformer_mt.config import (
     TsvSource,
 )
 from transformer_mt.data import sources
-from transformer_mt.errors import UserError
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
@@ -186,23 +184,3 @@ def test_describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_name_of(source: Source, expected: str) -> None:
     assert sources.name_of(source, "fallback") == expected
-
-
-def test_a_fingerprint_changes_with_the_content_only(tmp_path: Path) -> None:
-    source = two_files(tmp_path, b"abc", b"x\n")
-    first = sources.fingerprint(source)
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # the standard's own example
-    assert first["files"][0] == {"path": str(source.source), "size": 3, "sha256": digest}
-    os.utime(source.source, (1, 1))
-    assert sources.fingerprint(source) == first == json.loads(json.dumps(first))
-    source.target.write_bytes(b"y\n")
-    assert sources.fingerprint(source) != first
-
-
-def test_fingerprints_without_files() -> None:
-    hub = {"hub": "wmt/wmt14", "subset": None, "split": "test", "revision": None}
-    assert sources.fingerprint(HubSource(hub="wmt/wmt14", split="test", name="n")) == hub
-    demo = {"demo": "english-german", "pairs": 7, "seed": 3}
-    assert sources.fingerprint(DemoSource(demo="english-german", pairs=7, seed=3)) == demo
-    with pytest.raises(UserError, match=r"none\.tsv cannot be read"):
-        sources.fingerprint(TsvSource(tsv=Path("none.tsv")))

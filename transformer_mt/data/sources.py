@@ -3,13 +3,11 @@
 Every source yields its text as it is; only what the end of a record demands is changed (see `readers.py`).
 """
 
-import hashlib
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from transformer_mt.config import (
     DemoSource,
@@ -26,7 +24,7 @@ from transformer_mt.data.hub import resolve_hub
 from transformer_mt.data.readers import Pair
 from transformer_mt.errors import UserError
 
-__all__ = ["Pair", "check", "describe", "fingerprint", "name_of", "paths_of", "read", "resolve_hub"]
+__all__ = ["Pair", "check", "describe", "name_of", "paths_of", "read", "resolve_hub"]
 
 # What a side of a text pair is not, whatever its bytes look like.
 _OTHER_FORMATS = {
@@ -186,24 +184,3 @@ def name_of(source: Source, default: str) -> str:
     paths = paths_of(source)
     stem = _bare_name(paths[0]).stem if paths else source.split if isinstance(source, HubSource) else default
     return re.sub(r"[^\w.-]+", "_", stem).strip("._") or default
-
-
-def fingerprint(source: Source) -> dict[str, Any]:
-    """What tells whether a source's content changed, as JSON data: the files' digests, or what names the content.
-
-    A hub source is named by what the config says; its commit is only part of it where the config gives one.
-
-    Raises:
-        UserError: a file cannot be read.
-    """
-    if isinstance(source, HubSource):
-        return source.model_dump(mode="json", include={"hub", "subset", "split", "revision"})
-    if isinstance(source, DemoSource):
-        return source.model_dump(mode="json", include={"demo", "pairs", "seed"})
-    return {"files": [_file_fingerprint(path) for path in paths_of(source)]}
-
-
-def _file_fingerprint(path: Path) -> dict[str, Any]:
-    with files.explained(path), open(path, "rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return {"path": str(path), "size": stream.tell(), "sha256": digest}

@@ -49,7 +49,8 @@ class Summary:
 
     def text(self) -> str:
         """One line for people."""
-        told = "".join(f", {reason} {number}" for reason, number in sorted(self.counts.items()) if reason != "pieces")
+        shown = [(reason, count) for reason, count in sorted(self.counts.items()) if count and reason != "pieces"]
+        told = "".join(f", {reason} {number}" for reason, number in shown)
         speed = self.counts["pieces"] / self.seconds if self.seconds else 0.0
         return f"{self.lines} lines{told}, {speed:.0f} pieces/s"
 
