@@ -128,22 +128,21 @@ class Session:
         self.console.line(log.train_line(event, limit, left))
 
     def _save(self, *, planned: bool = False) -> None:
-        """Writes a checkpoint on the first rank, and removes what need not be kept.
-
-        `planned` ones come at the config's intervals, the others where a session ends.
-        """
+        """Writes a checkpoint on the first rank, `planned` by the config or where a session ends; removes old ones."""
         config, machine = self.config.model_dump(mode="json"), machine_record(self.process)
         record = {"planned": planned, "config": config, "machine": machine}
 
         def save() -> None:
             model, moments = weights(self.trainer.model), self.trainer.moments()
             checkpoint.save(self.checkpoints, model, moments, self.progress, record)
-            rules = self.config.training.checkpoint
-            removed = checkpoint.prune(self.checkpoints, rules.keep_last, rules.keep_resumable, self._best_steps())
-            for name in removed:
-                self.console.line(f"removed checkpoint {name}")
+            self._prune()
 
         on_first_rank(save)
+
+    def _prune(self) -> None:
+        rules = self.config.training.checkpoint
+        for name in checkpoint.prune(self.checkpoints, rules.keep_last, rules.keep_resumable, self._best_steps()):
+            self.console.line(f"removed checkpoint {name}")
 
     def _validate(self, metrics: log.Metrics) -> None:
         """Measures on all ranks; the first one writes it down and marks the best checkpoint."""
@@ -166,8 +165,11 @@ class Session:
         self._mark_best()
 
     def _mark_best(self) -> None:
-        if self.process.first and (best := self._best_steps()):
-            checkpoint.mark_best(self.checkpoints, best[0])
+        """Points `best` to the best checkpoint, and removes the one that was it before."""
+        if self.process.first:
+            if best := self._best_steps():
+                checkpoint.mark_best(self.checkpoints, best[0])
+            self._prune()
 
     def _languages(self) -> tuple[str, str]:
         return self.config.languages.source, self.config.languages.target
