@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from pydantic import ValidationError
 
 import transformer_mt
 from transformer_mt.atomic import partial_of, sha256, sync, write_json, write_text
 from transformer_mt.config import Config, Decoding, digest
-from transformer_mt.config_file import config_from_dict
+from transformer_mt.config_file import config_from_dict, problems
 from transformer_mt.data.prepare import test_names
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.decode.stream import translate_stream
@@ -51,9 +52,8 @@ def changed_decoding(settings: Decoding, changes: dict[str, Any]) -> Decoding:
         values["n_best"] = min(values["n_best"], values["beam_size"])
     try:
         return Decoding.model_validate(values)
-    except ValueError as error:
-        messages = [str(item["msg"]).removeprefix("Value error, ") for item in error.errors()]  # type: ignore[attr-defined]
-        raise UserError(*(f"decoding options: {message}" for message in messages)) from None
+    except ValidationError as error:
+        raise UserError(*problems(error.errors(), values, "search options")) from None
 
 
 @contextlib.contextmanager

@@ -302,6 +302,8 @@ class Checkpoint(Section):
 
     @model_validator(mode="after")
     def _enough_to_average(self) -> "Checkpoint":
+        if not self.average and not self.keep_best:
+            raise ValueError("average: found 0, which takes the best checkpoint, wanted more with keep_best 0")
         if self.average > self.keep_last:
             raise ValueError(
                 f"average: found {self.average}, wanted at most keep_last ({self.keep_last}): no more are kept"

@@ -40,7 +40,7 @@ def launched() -> bool:
     """Whether a launcher such as torchrun started us. Half a set of its variables is an error."""
     variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in variables if name not in os.environ]
-    if "RANK" not in os.environ and "LOCAL_RANK" not in os.environ:
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= set(missing):
         return False
     if missing:
         raise UserError(
@@ -78,8 +78,12 @@ def process_group(device: str = "auto") -> Iterator[Process]:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=TIMEOUT)
+    process = Process(dist.get_rank(), dist.get_world_size(), chosen)
     try:
-        yield Process(dist.get_rank(), dist.get_world_size(), chosen)
+        yield process
+    except UserError as failure:
+        failure.rank = process.rank
+        raise
     finally:
         dist.destroy_process_group()
 

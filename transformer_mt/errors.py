@@ -21,6 +21,8 @@ class UserError(Failure):
     """The person's input is at fault (config, files, options): exit code 2, nothing half-written left behind."""
 
     exit_code = 2
+    rank: int | None = None
+    """The process that met it, once several have joined: the others may not have."""
 
 
 class RunError(Failure):
@@ -48,7 +50,7 @@ def reported(*, debug: bool, rank: int | None = None) -> Iterator[None]:
     """Prints what goes wrong inside as plain lines on stderr and leaves with the right exit code.
 
     With `debug` the traceback is printed too. `rank` names the process when several run: all of them meet the same
-    input and the same signal, so only rank 0 speaks of those; of failures each one speaks for itself. Errors of the
+    configuration and the same signal, so only rank 0 speaks of those; else each one speaks for itself. Errors of the
     program itself (anything that is no Failure) are one line as well: their kind, what they say, how to see more.
     """
     prefix = "" if rank is None else f"rank {rank}: "
@@ -64,8 +66,9 @@ def reported(*, debug: bool, rank: int | None = None) -> Iterator[None]:
     except Stopped as stop:
         raise SystemExit(_print(str(stop) if speaks else "", 128 + stop.signal_number, debug)) from None
     except UserError as failure:
-        text = "\n".join(f"error: {message}" for message in failure.messages)
-        raise SystemExit(_print(text if speaks else "", failure.exit_code, debug)) from None
+        head = f"{prefix}error: " if failure.rank else "error: "
+        text = "\n".join(head + message for message in failure.messages)
+        raise SystemExit(_print(text if speaks or failure.rank else "", failure.exit_code, debug)) from None
     except Failure as failure:
         text = "\n".join(f"{prefix}error: {message}" for message in failure.messages)
         raise SystemExit(_print(text, failure.exit_code, debug)) from None

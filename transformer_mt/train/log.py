@@ -96,7 +96,7 @@ class Metrics:
     def write(self, event: dict[str, Any]) -> None:
         """Adds an event: `event` (train or validation), `step`, and its numbers."""
         if self._file:
-            self._file.write(json.dumps(event, ensure_ascii=False) + "\n")
+            self._file.write(json.dumps(_plain(event), ensure_ascii=False, allow_nan=False) + "\n")
             self._file.flush()
         if self._board:
             for key, value in event.items():
@@ -109,6 +109,12 @@ class Metrics:
             self._file.close()
         if self._board:
             self._board.close()
+
+
+def _plain(event: dict[str, Any]) -> dict[str, Any]:
+    """The event as JSON has it: no number there is infinite."""
+    finite = {key: value for key, value in event.items() if not isinstance(value, float) or math.isfinite(value)}
+    return dict.fromkeys(event) | finite
 
 
 def check_tensorboard() -> list[str]:

@@ -93,7 +93,7 @@ class Session:
                 self.progress.seconds += time.perf_counter() - begin
                 self.progress.sums["seconds"] += time.perf_counter() - begin
                 if self.progress.step > step:
-                    self._after_update(metrics)
+                    self._after_update(metrics, leaving=stopped)
                 if stopped:
                     self._leave()
             self._end(metrics)
@@ -106,8 +106,8 @@ class Session:
             metrics.close()
             self.console.close()
 
-    def _after_update(self, metrics: log.Metrics) -> None:
-        """Logs, saves and validates when it is time to: first the log, then the checkpoint, then the validation."""
+    def _after_update(self, metrics: log.Metrics, *, leaving: bool) -> None:
+        """Logs, saves and validates, in this order, when it is time to; a validation is left to the next session."""
         training, step = self.config.training, self.progress.step
         if step % training.log_every_steps == 0 or step == training.max_steps:
             self._log(metrics)
@@ -115,7 +115,7 @@ class Session:
         validate = step % training.validation.every_steps == 0
         if validate or step % training.checkpoint.every_steps == 0:
             self._save(planned=True)
-        if validate:
+        if validate and not leaving:
             self._validate(metrics)
 
     def _log(self, metrics: log.Metrics) -> None:
