@@ -89,9 +89,10 @@ class Console:
 class Metrics:
     """metrics.jsonl, one JSON object a line, and TensorBoard's files beside it."""
 
-    def __init__(self, run: Path, *, enabled: bool, tensorboard: bool) -> None:
+    def __init__(self, run: Path, *, enabled: bool, tensorboard: bool, step: int = 0) -> None:
+        """`step`: the update that training goes on from; what TensorBoard has of later ones is hidden there."""
         self._file = (run / METRICS).open("a", encoding="utf-8") if enabled else None
-        self._board = _tensorboard(run / "tensorboard") if enabled and tensorboard else None
+        self._board = _tensorboard(run / "tensorboard", step) if enabled and tensorboard else None
 
     def write(self, event: dict[str, Any]) -> None:
         """Adds an event: `event` (train or validation), `step`, and its numbers."""
@@ -126,12 +127,12 @@ def check_tensorboard() -> list[str]:
     return []
 
 
-def _tensorboard(folder: Path) -> Any:
+def _tensorboard(folder: Path, step: int) -> Any:
     if problems := check_tensorboard():
         raise UserError(*problems)
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=step + 1)
 
 
 def train_event(step: int, sums: dict[str, float], rate: float, epoch: int) -> dict[str, Any]:

@@ -81,7 +81,8 @@ class Session:
 
     def train(self) -> None:
         """Updates until there is nothing more to train or a signal comes."""
-        metrics = log.Metrics(self.run, enabled=self.process.first, tensorboard=self.config.training.tensorboard)
+        board, step = self.config.training.tensorboard, self.progress.step
+        metrics = log.Metrics(self.run, enabled=self.process.first, tensorboard=board, step=step)
         try:
             self._catch_up(metrics)
             for batch in batches_from(self.trainer.store, self.config.training, self.progress):

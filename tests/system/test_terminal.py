@@ -1,0 +1,52 @@
+"""What a person sees on a terminal and on TensorBoard's page, and that neither disturbs a pipe."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+from pathlib import Path
+
+from tests.running import COMMAND, command, environment, events
+
+
+def on_a_terminal(*arguments: str, cwd: Path) -> str:
+    """Runs the command with stderr on a pseudo-terminal; what appears there."""
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=cwd, env=environment(TERM="xterm"), stdin=subprocess.DEVNULL, stdout=end, stderr=end
+    )
+    os.close(end)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(terminal, 1 << 16)
+        except OSError:  # the last process has closed the terminal
+            break
+    os.close(terminal)
+    assert process.wait(timeout=60) == 0, seen.decode()
+    return seen.decode()
+
+
+def test_a_bar_on_a_terminal_and_plain_lines_elsewhere(task: Path) -> None:
+    piped = command("train", "--config", "c.yaml", "--set", "output=piped", cwd=task)
+    shown = on_a_terminal("train", "--config", "c.yaml", "--set", "output=shown", cwd=task)
+    assert "update/s" in shown.replace("s/update", "update/s") and "\r" in shown
+    assert "update/s" not in piped.stderr.replace("s/update", "update/s") and "\r" not in piped.stderr
+    assert events(task / "shown") == events(task / "piped")
+
+
+def test_tensorboard_has_the_metrics(task: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = command("train", "--config", "c.yaml", "--set", "training.tensorboard=true", cwd=task)
+    assert done.returncode == 0, done.stderr
+    board = EventAccumulator(str(task / "run" / "tensorboard"))
+    board.Reload()
+    logged = {event["step"]: event["loss"] for event in events(task / "run")}
+    found = {scalar.step: scalar.value for scalar in board.Scalars("train/loss")}
+    assert found.keys() == logged.keys()
+    assert all(abs(found[step] - loss) < 1e-4 for step, loss in logged.items())
+    assert board.Scalars("validation/loss")
