@@ -80,8 +80,9 @@ def _root(
 
 @contextmanager
 def _errors(debug: bool) -> Iterator[None]:
-    rank = os.environ.get("RANK", "")
-    with reported(debug=debug, rank=int(rank) if rank.isdecimal() else None):
+    given = (os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK"))
+    rank, local_rank = (int(text) if text.isdecimal() else None for text in given)
+    with reported(debug=debug, rank=rank, local_rank=local_rank or 0):
         yield
 
 

@@ -78,12 +78,8 @@ def process_group(device: str = "auto") -> Iterator[Process]:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=TIMEOUT)
-    process = Process(dist.get_rank(), dist.get_world_size(), chosen)
     try:
-        yield process
-    except UserError as failure:
-        failure.rank = process.rank
-        raise
+        yield Process(dist.get_rank(), dist.get_world_size(), chosen)
     finally:
         dist.destroy_process_group()
 

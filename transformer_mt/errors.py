@@ -21,8 +21,6 @@ class UserError(Failure):
     """The person's input is at fault (config, files, options): exit code 2, nothing half-written left behind."""
 
     exit_code = 2
-    rank: int | None = None
-    """The process that met it, once several have joined: the others may not have."""
 
 
 class RunError(Failure):
@@ -46,12 +44,13 @@ class OtherRankFailed(Failure):
 
 
 @contextmanager
-def reported(*, debug: bool, rank: int | None = None) -> Iterator[None]:
+def reported(*, debug: bool, rank: int | None = None, local_rank: int = 0) -> Iterator[None]:
     """Prints what goes wrong inside as plain lines on stderr and leaves with the right exit code.
 
-    With `debug` the traceback is printed too. `rank` names the process when several run: all of them meet the same
-    configuration and the same signal, so only rank 0 speaks of those; else each one speaks for itself. Errors of the
-    program itself (anything that is no Failure) are one line as well: their kind, what they say, how to see more.
+    With `debug` the traceback is printed too. `rank` names the process when several run. All of them meet the same
+    signal, so rank 0 alone speaks of it; all on one machine meet the same input, so the first one there (`local_rank`
+    0) speaks of that; of other failures each one speaks for itself. Errors of the program itself (anything that is no
+    Failure) are one line as well: their kind, what they say, how to see more.
     """
     prefix = "" if rank is None else f"rank {rank}: "
     speaks = not rank
@@ -66,9 +65,9 @@ def reported(*, debug: bool, rank: int | None = None) -> Iterator[None]:
     except Stopped as stop:
         raise SystemExit(_print(str(stop) if speaks else "", 128 + stop.signal_number, debug)) from None
     except UserError as failure:
-        head = f"{prefix}error: " if failure.rank else "error: "
+        head = f"{prefix}error: " if rank else "error: "
         text = "\n".join(head + message for message in failure.messages)
-        raise SystemExit(_print(text if speaks or failure.rank else "", failure.exit_code, debug)) from None
+        raise SystemExit(_print("" if local_rank else text, failure.exit_code, debug)) from None
     except Failure as failure:
         text = "\n".join(f"{prefix}error: {message}" for message in failure.messages)
         raise SystemExit(_print(text, failure.exit_code, debug)) from None

@@ -111,7 +111,7 @@ def test_printed_score_is_the_formula(trained: Trained) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--beam-size", "4", "--n-best", "10"), "decoding options: n_best: found 10"),
+        (("--beam-size", "4", "--n-best", "10"), "n_best (search options): found 10, wanted at most beam_size (4)"),
         (("--n-best", "2", "--format", "text"), "--n-best needs --format moses or jsonl"),
         (("--format", "xml"), "--format xml"),
         (("--length-penalty", "odd"), "odd"),

@@ -11,10 +11,15 @@ from transformer_mt.errors import OtherRankFailed, RunError, Stopped, UserError,
 
 
 def outcome(
-    failure: BaseException, capsys: pytest.CaptureFixture[str], *, debug: bool = False, rank: int | None = None
+    failure: BaseException,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    debug: bool = False,
+    rank: int | None = None,
+    local_rank: int = 0,
 ) -> tuple[int, str]:
     """The exit code and what stands on stderr."""
-    with pytest.raises(SystemExit) as leaving, reported(debug=debug, rank=rank):
+    with pytest.raises(SystemExit) as leaving, reported(debug=debug, rank=rank, local_rank=local_rank):
         raise failure
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -59,7 +64,11 @@ def test_one_process(failure: BaseException, code: int, told: str, capsys: pytes
 def test_several_processes(failure: BaseException, first: str, other: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, told = outcome(failure, capsys, rank=0)
     assert told.replace("rank 0: error: one", "error: one") == first
-    assert outcome(failure, capsys, rank=1) == (code, other)
+    assert outcome(failure, capsys, rank=1, local_rank=1) == (code, other)
+
+
+def test_wrong_input_on_another_machine_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(UserError("one"), capsys, rank=8, local_rank=0) == (2, "rank 8: error: one\n")
 
 
 @pytest.mark.parametrize("failure", [UserError("x"), RunError("x"), KeyError("x"), OSError("x"), KeyboardInterrupt()])

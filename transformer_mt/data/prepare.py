@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,14 @@ def make_corpus(config: Config, folder: Path, say: Say) -> dict[str, Any]:
     `train.sources.json` where each source's pairs end. Returns counts by reason, and what hub data sets were
     resolved to.
     """
+    config = _resolved(config)
     held_out: list[str] = []
-    record: dict[str, Any] = {"hub": []}
+    given = (*config.data.train, *config.data.validation, *config.data.test)
+    pinned = [source.model_dump(mode="json") for source in given if isinstance(source, HubSource)]
+    record: dict[str, Any] = {"hub": pinned}
     test_sets = zip(test_names(config), config.data.test, strict=True)
     for name, given in [("validation", config.data.validation), *((name, (source,)) for name, source in test_sets)]:
-        pairs, counts = _read(given, config, record)
+        pairs, counts = _read(given, config)
         written = list(pairs)
         if not written:
             raise UserError(f"no pairs in {' and '.join(map(sources.describe, given))} ({name})")
@@ -73,27 +76,36 @@ def make_corpus(config: Config, folder: Path, say: Say) -> dict[str, Any]:
         record[name] = {"pairs": len(written), **counts}
         say(f"{name}: {len(written)} pairs{_reasons(counts)}")
     cleaner = Cleaner(config.data.cleaning, held_out)
-    record["train"] = _write_training(config, folder, cleaner, record, say)
+    record["train"] = _write_training(config, folder, cleaner, say)
     for warning in cleaner.warnings():
         say(f"warning: {warning}")
     return record
 
 
-def _read(given: Iterable[Source], config: Config, record: dict[str, Any]) -> tuple[Iterator[Pair], Counter[str]]:
-    """Pairs of several sources one after the other, hub data sets resolved once and noted in the record."""
+def _resolved(config: Config) -> Config:
+    """The configuration with the subset and the commit of each hub data set filled in, asked for once for all splits."""
+    found: dict[tuple[str, str | None, str | None], HubSource] = {}
+
+    def resolve(source: Source) -> Source:
+        if not isinstance(source, HubSource):
+            return source
+        key = source.hub, source.subset, source.revision
+        if key not in found:
+            found[key] = hub.resolve_hub(source, config.languages)
+        return source.model_copy(update={"subset": found[key].subset, "revision": found[key].revision})
+
+    splits = {split: tuple(map(resolve, getattr(config.data, split))) for split in ("train", "validation", "test")}
+    return config.model_copy(update={"data": config.data.model_copy(update=splits)})
+
+
+def _read(given: Iterable[Source], config: Config) -> tuple[Iterator[Pair], Counter[str]]:
+    """Pairs of several sources one after the other, and what is counted while they are read."""
     counts: Counter[str] = Counter()
-
-    def pairs() -> Iterator[Pair]:
-        for source in given:
-            if isinstance(source, HubSource):
-                source = hub.resolve_hub(source, config.languages)
-                record["hub"].append(source.model_dump(mode="json"))
-            yield from sources.read(source, config.languages, config.data.on_bad_bytes, counts)
-
-    return pairs(), counts
+    reading = (sources.read(source, config.languages, config.data.on_bad_bytes, counts) for source in given)
+    return chain.from_iterable(reading), counts
 
 
-def _write_training(config: Config, folder: Path, cleaner: Cleaner, record: dict[str, Any], say: Say) -> dict[str, Any]:
+def _write_training(config: Config, folder: Path, cleaner: Cleaner, say: Say) -> dict[str, Any]:
     """Writes the training pairs that stay; counts in all, and pairs kept of each source."""
     kept, ends = 0, []
     reading: Counter[str] = Counter()
@@ -101,7 +113,7 @@ def _write_training(config: Config, folder: Path, cleaner: Cleaner, record: dict
         one, other = (stack.enter_context(path.open("wb")) for path in _sides(folder, "train", config.languages))
         numbers = stack.enter_context((folder / "train.lines").open("wb"))
         for source in config.data.train:
-            pairs, counts = _read([source], config, record)
+            pairs, counts = _read([source], config)
             for chunk in _chunks(cleaner.clean(pairs), CHUNK_LINES):
                 one.write("".join(f"{pair.source}\n" for pair in chunk).encode())
                 other.write("".join(f"{pair.target}\n" for pair in chunk).encode())
