@@ -61,6 +61,9 @@ ResetOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+PRECISIONS = ("float32", "bfloat16", "float16", "float64")
+
+
 def main() -> None:
     """The entry point of the command."""
     for stream in (sys.stdout, sys.stderr):  # UTF-8 whatever the locale; None under pythonw, a StringIO in tests
@@ -90,6 +93,12 @@ def _load(config: str, overrides: list[str] | None) -> "Config":
     from transformer_mt.config_file import load_config
 
     return load_config(config, overrides or ())
+
+
+def _maybe_load(config: str | None, overrides: list[str] | None) -> "Config | None":
+    if overrides and not config:
+        raise UserError("--set changes a config: give --config")
+    return _load(config, overrides) if config else None
 
 
 def _say(quiet: bool) -> Callable[[str], None]:
@@ -186,33 +195,18 @@ def translate(
 ) -> None:  # fmt: skip
     """Translate lines: as many come out as go in, in order; on a pipe each is answered when it comes."""
     with _errors(debug):
-        form = form or ("moses" if n_best and n_best > 1 else "text")
-        _check_choice("--format", form, ("text", "moses", "jsonl"))
-        changes, folder = _search_changes(beam_size, n_best, batch_size, length_penalty, alpha), model
-        loaded = _load(config, set_) if config else None
-        if loaded:
-            changes = _decoding_of(loaded) | {key: value for key, value in changes.items() if value is not None}
-        _check_precision(precision)
+        if form:
+            _check_choice("--format", form, ("text", "moses", "jsonl"))
+        _check_choice("--precision", precision, PRECISIONS)
+        changes = _search_changes(beam_size, n_best, batch_size, length_penalty, alpha)
+        loaded = _maybe_load(config, set_)
         from transformer_mt import commands
         from transformer_mt.distributed import process_group
 
         with process_group(device) as process:
             say = _say(quiet)
-            translator, _ = commands.load_translator(_model_of(folder, loaded), process, precision, changes, say)
+            translator, _ = commands.load_translator(model, loaded, process, precision, changes, say)
             commands.translate(translator, source, output, form, process, say)
-
-
-def _model_of(model: Path | None, config: "Config | None") -> Path:
-    if model is None and config is None:
-        raise UserError("give --model or --config")
-    return model if model is not None else config.output  # type: ignore[union-attr]
-
-
-def _decoding_of(config: "Config") -> dict[str, Any]:
-    """A configuration's search settings as changes to those stored with the model."""
-    values = config.decoding.model_dump(mode="json")
-    sections = {key: values.pop(key) for key in ("length_penalty", "max_length")}
-    return values | {f"{key}.{name}": item for key, section in sections.items() for name, item in section.items()}
 
 
 def _search_changes(
@@ -234,10 +228,6 @@ def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
         raise UserError(f"{option} {value}: wanted {', '.join(allowed)}")
 
 
-def _check_precision(value: str) -> None:
-    _check_choice("--precision", value, ("auto", "float32", "bfloat16", "float16", "float64"))
-
-
 @app.command()
 def evaluate(
     config: MaybeConfig = None, set_: SetOption = None, model: ModelOption = None,
@@ -252,8 +242,8 @@ def evaluate(
 ) -> None:  # fmt: skip
     """Translate the test sets of a config and score them; or score --hypothesis against --reference."""
     with _errors(debug):
-        loaded = _load(config, set_) if config else None
-        _check_precision(precision)
+        loaded = _maybe_load(config, set_)
+        _check_choice("--precision", precision, PRECISIONS)
         if (hypothesis is None) != (reference is None):
             raise UserError("--hypothesis and --reference go together")
         if hypothesis and reference:
@@ -289,11 +279,10 @@ def _evaluate(
 ) -> None:  # fmt: skip
     from transformer_mt import commands
 
-    merged = _decoding_of(config) | {key: value for key, value in changes.items() if value is not None}
-    reports = commands.evaluate_run(config, model or config.output, process, precision, merged, _say(quiet))
+    reports = commands.evaluate_run(config, model, process, precision, changes, _say(quiet))
     if process.first:
         _print_reports(reports, as_json)
-        for source, reference, translation in commands.samples(config, samples) if samples else ():
+        for source, reference, translation in commands.samples(config, samples) if samples and not as_json else ():
             typer.echo(f"\nsource      {source}\nreference   {reference}\ntranslation {translation}")
 
 
@@ -317,7 +306,7 @@ def run(
     """Everything from the sources to the scores, each stage skipped when it is up to date."""
     with _errors(debug):
         loaded, resets = _load(config, set_), _resets(reset)
-        _check_precision(precision)
+        _check_choice("--precision", precision, PRECISIONS)
         from transformer_mt.distributed import process_group
 
         with process_group(device) as process:

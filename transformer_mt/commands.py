@@ -12,32 +12,39 @@ import torch
 from pydantic import ValidationError
 
 import transformer_mt
+from transformer_mt import stages
 from transformer_mt.atomic import partial_of, sha256, sync, write_json, write_text
 from transformer_mt.config import Config, Decoding, digest
 from transformer_mt.config_file import config_from_dict, problems
+from transformer_mt.data import files
 from transformer_mt.data.prepare import test_names
 from transformer_mt.data.tokenizer import Tokenizer
-from transformer_mt.decode.stream import translate_stream
+from transformer_mt.decode.stream import check_text, translate_stream
 from transformer_mt.decode.translator import Translator
 from transformer_mt.distributed import Process, on_first_rank
 from transformer_mt.errors import UserError
 from transformer_mt.evaluate import scores
 from transformer_mt.model import folder
 from transformer_mt.train import checkpoint, session
+from transformer_mt.train.log import progress_bar
 
 Say = Callable[[str], None]
 
 
 def load_translator(
-    model: Path, process: Process, precision: str, changes: dict[str, Any], say: Say
+    model: Path | None, config: Config | None, process: Process, precision: str, changes: dict[str, Any], say: Say
 ) -> tuple[Translator, folder.Loaded]:
-    """The model that a path means, with the options of the command line in place of its stored search settings."""
-    if precision == "auto":
-        precision = "float32"
-    loaded = folder.load(model, process.device, getattr(torch, precision))
-    if loaded.origin != model:
+    """The model that a path or a config's run means; its search settings are the config's, else those stored with it.
+
+    `changes` are the options of the command line: they win over both.
+    """
+    path = model or (config.output if config else None)
+    if path is None:
+        raise UserError("give --model or --config")
+    loaded = folder.load(path, process.device, getattr(torch, precision))
+    if loaded.origin != path:
         say(f"model: {loaded.origin}")
-    settings = changed_decoding(loaded.decoding, changes)
+    settings = changed_decoding(config.decoding if config else loaded.decoding, changes)
     return Translator(loaded.model, loaded.tokenizer, settings, loaded.start), loaded
 
 
@@ -93,9 +100,14 @@ def _writer(file: BinaryIO) -> Callable[[str], None]:
 
 
 def translate(
-    translator: Translator, source: Path | None, output: Path | None, form: str, process: Process, say: Say
+    translator: Translator, source: Path | None, output: Path | None, form: str | None, process: Process, say: Say
 ) -> None:
-    """Translates a file or standard input, and says on stderr what happened to the lines."""
+    """Translates a file or standard input, and says on stderr what happened to the lines.
+
+    `form` is text, moses or jsonl; None is text, or moses where several hypotheses are asked for.
+    """
+    several = translator.settings.n_best > 1
+    form = form or ("moses" if several else "text")
     if source is None and process.ranks > 1:
         raise UserError("several processes cannot share standard input: give --input")
     if source is not None and (not source.exists() or source.is_dir()):
@@ -104,8 +116,10 @@ def translate(
         raise UserError(f"--output {output} is a folder; wanted a file")
     if output is not None and not output.parent.is_dir():
         raise UserError(f"folder {output.parent} of --output does not exist")
-    if form == "text" and translator.settings.n_best > 1:
-        raise UserError("--n-best needs --format moses or jsonl: text is one line a line")
+    if form == "text" and several:
+        raise UserError(f"--format text has one line a line: n_best {translator.settings.n_best} needs moses or jsonl")
+    if source is not None and source.is_file():
+        check_text(source)
     with contextlib.ExitStack() as stack:
         stream: BinaryIO = stack.enter_context(source.open("rb")) if source else sys.stdin.buffer
         write = stack.enter_context(_output(output, process.first))
@@ -126,8 +140,8 @@ def average(config: Config, last: int | None, given: Sequence[Path], output: Pat
     chosen = sorted({path.resolve() for path in given}) or found[-count:]
     saved = config_from_dict(checkpoint.read_state(chosen[-1])["config"], str(chosen[-1]))
     _check_family(run, chosen)
-    if output is not None and output.exists() and not (output / folder.WEIGHTS).is_file():
-        raise UserError(f"--output {output} is there already and holds no model: give another folder")
+    if output is not None and output.exists() and not folder.is_model(output):
+        raise UserError(f"--output {output} is there already and is no model folder: give another")
     session.write_average(run, saved, chosen, output or run / "model")
     say(f"{output or run / 'model'}: mean of {', '.join(path.name for path in chosen)}")
 
@@ -142,14 +156,16 @@ def _check_family(run: Path, chosen: Sequence[Path]) -> None:
 
 
 def read_references(path: Path) -> list[str]:
-    """Lines of a file, ended by LF alone, otherwise untouched."""
-    if not path.is_file():
-        raise UserError(f"file {path} not found")
-    try:
-        return session.read_lines(path)
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}: line {line} is not UTF-8: byte 0x{error.object[error.start]:02X}") from None
+    """Lines of a file, plain or compressed, as sources are read: ended by LF alone, otherwise untouched."""
+    if problem := files.path_problem(path):
+        raise UserError(problem)
+    lines = []
+    for number, line in enumerate(files.lines(path), 1):
+        try:
+            lines.append(files.text_of(line))
+        except UnicodeDecodeError as error:
+            raise files.bad_bytes(path, number, error) from None
+    return lines
 
 
 def scored(
@@ -176,7 +192,7 @@ def scored(
     if scores.paper_bleu_available():
         paper = scores.paper_bleu(hypotheses, references, source_language=source, target_language=target)
         found += [paper] if paper else []
-    elif source.startswith("en") and target[:2] in ("de", "fr"):
+    elif scores.has_paper_bleu(source, target):
         report["paper_bleu"] = "not computed: pip install 'transformer-mt[moses]'"
     for score in found:
         entry = {"name": score.name, "value": score.value, "signature": score.signature}
@@ -200,19 +216,21 @@ def report_lines(report: dict[str, Any]) -> list[str]:
 
 
 def evaluate_run(
-    config: Config, model: Path, process: Process, precision: str, changes: dict[str, Any], say: Say
+    config: Config, model: Path | None, process: Process, precision: str, changes: dict[str, Any], say: Say
 ) -> list[dict[str, Any]]:
     """Translates and scores each test set of a configuration; translations/ and scores/ of the run keep the results.
 
-    A test set whose score was made by the same model with the same search is not translated again.
+    A test set whose score was made by the same model with the same search is not translated again. A run folder whose
+    test sets are not the configuration's is refused.
     """
     if not config.data.test:
         raise UserError("data.test has no test set; give one, or --hypothesis and --reference")
-    translator, loaded = load_translator(model, process, precision, changes, say)
+    on_first_rank(lambda: stages.check_corpus(config))
+    translator, loaded = load_translator(model, config, process, precision, changes, say)
     basis = {
         "model_sha256": sha256(loaded.origin / folder.WEIGHTS),
         "search": translator.settings.model_dump(mode="json"),
-        "precision": "float32" if precision == "auto" else precision,
+        "precision": precision,
         "metrics": list(config.evaluation.metrics),
         "version": transformer_mt.__version__,
     }
@@ -224,7 +242,8 @@ def evaluate_run(
             say(f"{_score_path(config, name)}: up to date")
             reports.append(known)
             continue
-        translations = [translation.text for translation in translator.translate(lines, process)]
+        with progress_bar(len(lines), process) as progress:
+            translations = [translation.text for translation in translator.translate(lines, process, progress)]
         facts = {**basis, "model": loaded.origin.resolve().name, "config": digest(config), "inputs": inputs}
         make = partial(_score_test_set, config, name, translations, references, facts, say)
         reports.append(on_first_rank(make))

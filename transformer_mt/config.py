@@ -258,7 +258,7 @@ class LearningRate(Section):
     schedule: Literal["inverse_sqrt"] = "inverse_sqrt"
     warmup_steps: Natural = 4000
     """Updates until the peak; 0 starts at it."""
-    factor: Positive | None = Field(default_factory=lambda data: 1.0)
+    factor: Positive | None = 1.0
     """Rate = factor x model_size^-0.5 x min(step^-0.5, step x warmup_steps^-1.5)."""
     peak: Positive | None = None
     """The highest rate itself, instead of factor."""

@@ -3,7 +3,6 @@
 import difflib
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -158,10 +157,9 @@ def _parse(text: str, file: str, folder: Path | None, errors: list[str]) -> Any:
 
 def shipped_folder() -> Path:
     """Where the configs that come with the package are: configs/ of the source tree, or its installed copy."""
-    beside = Path(__file__).resolve().parent.parent / "configs"
-    if beside.is_dir():
-        return beside
-    return Path(sysconfig.get_path("data")) / "share" / "transformer-mt" / "configs"
+    package = Path(__file__).resolve().parent
+    tree = package.parent
+    return tree / "configs" if (tree / "pyproject.toml").is_file() else package / "configs"
 
 
 def shipped_configs() -> list[str]:

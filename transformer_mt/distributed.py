@@ -59,6 +59,8 @@ def pick_device(wanted: str) -> torch.device:
         device = torch.device(wanted)
     except RuntimeError:
         raise UserError(f"--device {wanted}: wanted auto, cpu, cuda, cuda:N or mps") from None
+    if device.index is not None and "LOCAL_RANK" in os.environ:
+        raise UserError(f"--device {wanted}: several processes take a GPU each, wanted cuda without a number")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"--device {wanted}: this torch ({torch.__version__}) finds no GPU")
     if device.type == "mps" and not torch.backends.mps.is_available():
@@ -77,7 +79,8 @@ def process_group(device: str = "auto") -> Iterator[Process]:
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=TIMEOUT)
+    # Objects and waiting go through gloo, so that a GPU is never kept busy by a process that only waits.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
         yield Process(dist.get_rank(), dist.get_world_size(), chosen)
     finally:

@@ -7,7 +7,7 @@ checkpoints were trained on it: then the difference is told, key by key.
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -120,7 +120,7 @@ def stages(config: Config, say: Say) -> list[Stage]:
             corpus,
             {"languages": plain["languages"], "data": _flat(without_paths(plain["data"]))},
             lambda: _fingerprints(config, read_record(corpus)),
-            lambda folder: prepare.make_corpus(config, folder, say),
+            lambda folder: prepare.make_corpus(config, folder, say, _pinned(corpus)),
         ),
         Stage(
             "learn",
@@ -145,6 +145,19 @@ def _flat(data: dict[str, Any]) -> dict[str, Any]:
     for split in ("train", "validation", "test"):
         flat |= {f"{split}[{number}]": source for number, source in enumerate(flat.pop(split))}
     return flat
+
+
+def _pinned(corpus: Path) -> list[dict[str, Any]]:
+    """The hub data sets that a corpus was made from before, each with its commit."""
+    record = read_record(corpus)
+    return record["counts"]["hub"] if record else []
+
+
+def check_corpus(config: Config) -> None:
+    """Raises UserError when a run's corpus is not what the configuration asks for."""
+    stage = stages(config, print)[0]
+    if changes := stage.stale():
+        raise UserError(f"{stage.folder} is not this configuration's: run `download`, or give another output", *changes)
 
 
 def _training_pairs(corpus: Path) -> int:
@@ -184,17 +197,13 @@ def has_checkpoints(run: Path) -> bool:
 
 def prepare(config: Config, say: Say, *, names: Sequence[str] = ("download", "learn", "encode")) -> None:
     """Makes the corpus, the tokenizer and the ids where they are missing or stale."""
-    from transformer_mt.data.prepare import check_sources
-
     trained = has_checkpoints(config.output)
     problems: list[str] = []
     for stage in stages(config, say):
         if stage.name not in names:
             continue
-        if stage.name == "download":
-            check_sources(config)
         changes = stage.stale()
-        if changes and trained:
+        if changes and trained and read_record(stage.folder):
             problems += changes
         elif changes or not stage.whole():
             stage.run()
@@ -237,10 +246,10 @@ def write_config(config: Config) -> None:
 
 def prepare_run(config: Config, say: Say, *, fresh: bool = False, names: Sequence[str] | None = None) -> None:
     """`prepare` in a locked run folder that carries its configuration."""
-    if fresh and config.output.exists():
-        from transformer_mt.data.prepare import check_sources
+    from transformer_mt.data.prepare import check_sources
 
-        check_sources(config)
+    check_sources(config)
+    if fresh and config.output.exists():
         with locked(config.output):
             move_aside(config.output, say)
     with locked(config.output):
@@ -258,5 +267,6 @@ def train(
     if config.training.tensorboard and (problems := log.check_tensorboard()):
         raise UserError(*problems)
     on_first_rank(lambda: prepare_run(config, console.line, fresh=fresh))
-    with locked(config.output) if process.first else nullcontext():
+    with ExitStack() as stack:
+        on_first_rank(lambda: stack.enter_context(locked(config.output)))
         session.train(config, config.output, process, console, resets)

@@ -100,7 +100,6 @@ def test_item_2_sinusoids_are_the_formula_interleaved(position: int, channel: in
     angle = position / 10_000 ** (channel // 2 * 2 / 512)
     expected = math.cos(angle) if channel % 2 else math.sin(angle)
     assert sinusoidal_positions(position + 1, 512)[position, channel].item() == pytest.approx(expected, abs=1e-9)
-    assert sinusoidal_positions(1, 512, first=position)[0, channel].item() == pytest.approx(expected, abs=1e-9)
 
 
 def test_item_3_embeddings_are_scaled_by_the_root_of_the_size_before_positions_are_added() -> None:

@@ -53,14 +53,14 @@ def check_sources(config: Config) -> None:
         raise UserError(*problems)
 
 
-def make_corpus(config: Config, folder: Path, say: Say) -> dict[str, Any]:
+def make_corpus(config: Config, folder: Path, say: Say, pinned: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Writes validation and test text untouched, training text cleaned, and where each training pair came from.
 
     `train.lines` holds the line number of each training pair in its source, eight bytes each, and
     `train.sources.json` where each source's pairs end. Returns counts by reason, and what hub data sets were
-    resolved to.
+    resolved to; those in `pinned` keep the commit they were resolved to before.
     """
-    config = _resolved(config)
+    config = _resolved(config, pinned)
     held_out: list[str] = []
     given = (*config.data.train, *config.data.validation, *config.data.test)
     pinned = [source.model_dump(mode="json") for source in given if isinstance(source, HubSource)]
@@ -82,8 +82,8 @@ def make_corpus(config: Config, folder: Path, say: Say) -> dict[str, Any]:
     return record
 
 
-def _resolved(config: Config) -> Config:
-    """The configuration with the subset and the commit of each hub data set filled in, asked for once for all splits."""
+def _resolved(config: Config, pinned: Sequence[dict[str, Any]]) -> Config:
+    """The configuration with the subset and the commit of each hub data set filled in, asked for once for all."""
     found: dict[tuple[str, str | None, str | None], HubSource] = {}
 
     def resolve(source: Source) -> Source:
@@ -91,11 +91,16 @@ def _resolved(config: Config) -> Config:
             return source
         key = source.hub, source.subset, source.revision
         if key not in found:
-            found[key] = hub.resolve_hub(source, config.languages)
+            known = next((old for old in pinned if old["hub"] == source.hub and _same_data(old, source)), None)
+            found[key] = HubSource(**known) if known else hub.resolve_hub(source, config.languages)
         return source.model_copy(update={"subset": found[key].subset, "revision": found[key].revision})
 
     splits = {split: tuple(map(resolve, getattr(config.data, split))) for split in ("train", "validation", "test")}
     return config.model_copy(update={"data": config.data.model_copy(update=splits)})
+
+
+def _same_data(old: dict[str, Any], source: HubSource) -> bool:
+    return source.subset in (None, old["subset"]) and source.revision in (None, old["revision"])
 
 
 def _read(given: Iterable[Source], config: Config) -> tuple[Iterator[Pair], Counter[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 
 from transformer_mt.config import Tokenizer as Settings
@@ -16,6 +17,7 @@ from transformer_mt.errors import UserError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+HASHED_LINES = 1 << 16
 THREADS = os.cpu_count() or 1
 
 
@@ -68,8 +70,12 @@ def _sampled(lines: Iterable[str], result: Learned, settings: Settings, seed: in
     share = min(1.0, settings.sample_lines / max(1, result.lines))
     limit = int(share * ((1 << 64) - 1))
     for number, line in enumerate(lines):
-        if share < 1 and int(mix(seed, number)) > limit:
-            continue
+        if share < 1:
+            if number % HASHED_LINES == 0:
+                block = np.arange(number, number + HASHED_LINES, dtype=np.uint64)
+                drawn = (mix(seed, block) <= np.uint64(limit)).tolist()
+            if not drawn[number % HASHED_LINES]:
+                continue
         if len(line.encode()) > settings.max_line_bytes:
             result.too_long += 1
         else:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import BinaryIO
 
 from transformer_mt.decode.translator import Translation, Translator
@@ -104,6 +105,13 @@ def _note(summary: Summary, translation: Translation, say: Callable[[str], None]
         summary.counts["source cut"] += 1
         cut = f"{translation.source_length}→{translation.cut_to}"
         say(f"warning: line {summary.lines}: source cut {cut} pieces (model.max_positions)")
+
+
+def check_text(path: Path) -> None:
+    """Raises UserError for the first line of a file that is not UTF-8, before any work is lost to it."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            _decoded(line, number, str(path))
 
 
 def _decoded(line: bytes, number: int, name: str) -> str:

@@ -76,7 +76,7 @@ class Translator:
         self,
         lines: Sequence[str],
         process: Process | None = None,
-        progress: Callable[[int], None] = lambda lines: None,
+        progress: Callable[[int], object] = lambda lines: None,
         interrupted: Callable[[], None] = lambda: None,
     ) -> list[Translation]:
         """Translates each line; the result has as many entries, in order.

@@ -98,6 +98,11 @@ def paper_bleu_available() -> bool:
     return importlib.util.find_spec("sacremoses") is not None
 
 
+def has_paper_bleu(source_language: str, target_language: str) -> bool:
+    """Tells whether `paper_bleu` is defined for a pair of languages: English to German or French."""
+    return _base_language(source_language) == "en" and _base_language(target_language) in _PAPER_TARGETS
+
+
 def paper_bleu(
     hypotheses: Sequence[str], reference: Sequence[str], *, source_language: str, target_language: str
 ) -> Score | None:
@@ -118,7 +123,7 @@ def paper_bleu(
     Raises UserError: sacremoses not installed, no segments, unequal counts.
     """
     target = _base_language(target_language)
-    if _base_language(source_language) != "en" or target not in _PAPER_TARGETS:
+    if not has_paper_bleu(source_language, target_language):
         return None
     _check_counts(hypotheses, [reference])
     hypothesis_tokens, reference_tokens = _paper_tokens(hypotheses, reference, target)

@@ -39,7 +39,8 @@ def model_card(config: Config, parameters: int, steps: Sequence[int], validation
 def _scores(validation: dict[str, Any] | None) -> list[str]:
     if validation is None:
         return ["- not validated"]
-    lines = [f"- validation at step {validation['step']}: perplexity {validation['ppl']:.3f} per piece"]
+    perplexity = "not finite" if validation["ppl"] is None else f"{validation['ppl']:.3f}"
+    lines = [f"- validation at step {validation['step']}: perplexity {perplexity} per piece"]
     if "bleu" in validation:
         lines.append(f"- validation BLEU {validation['bleu']:.2f}, {validation['bleu_signature']}")
     return lines

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 import yaml
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from transformer_mt.config import Config, Decoding, Languages, Model
+from transformer_mt.config_file import problems
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
@@ -102,6 +104,12 @@ def write_model(
     (folder / "README.md").write_text(card, "utf-8")
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a folder is a model that `write_model` made, and no checkpoint."""
+    settings = read_model_settings(folder)
+    return settings is not None and "format" in settings and not (folder / "state.json").exists()
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A model with what belongs to it, ready to translate."""
@@ -136,14 +144,19 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype = torch.float32)
     state = origin / "state.json"
     settings = _read_settings(state if state.is_file() else origin / "config.yaml")
     tokenizer = Tokenizer(origin.resolve().parent.parent / "tokenizer" if state.is_file() else origin)
-    shape = Model.model_validate(settings["model"])
+    try:
+        shape = Model.model_validate(settings.get("model"))
+        languages = Languages.model_validate(settings.get("languages"))
+        decoding = Decoding.model_validate(settings.get("decoding"))
+    except ValidationError as error:
+        raise UserError(*problems(error.errors(), settings, str(state if state.is_file() else origin))) from None
     model = build(shape, tokenizer.source_size, tokenizer.target_size)
     load_weights(model, read_tensors(origin / WEIGHTS), origin / WEIGHTS)
     return Loaded(
         model.to(device, dtype).eval(),
         tokenizer,
-        Languages.model_validate(settings["languages"]),
-        Decoding.model_validate(settings["decoding"]),
+        languages,
+        decoding,
         START[shape.start_symbol],
         origin,
     )

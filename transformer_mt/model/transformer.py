@@ -9,7 +9,7 @@ uniform weights, embeddings drawn from N(0, 1/D). One difference: LayerNorm's ep
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import cast
 
 import torch
@@ -17,19 +17,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def sinusoidal_positions(length: int, size: int, device: torch.device | None = None, first: int = 0) -> Tensor:
-    """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same; shape (length, size)."""
-    position = torch.arange(first, first + length, dtype=torch.float64, device=device)[:, None]
-    frequency = 10000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64, device=device) / size)
+def sinusoidal_positions(length: int, size: int) -> Tensor:
+    """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same; (length, size), float64."""
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    frequency = 10000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     angles = position * frequency
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+@lru_cache(maxsize=16)
+def _table_of_positions(rows: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return sinusoidal_positions(rows, size).to(dtype).to(device)  # float64, which not every device has, stays here
+
+
+def positions_up_to(length: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The first rows of a table of sinusoids that is made once and grows by doubling: (length, size)."""
+    rows = max(256, 1 << (length - 1).bit_length())
+    return _table_of_positions(rows, size, device, dtype)[:length]
 
 
 def rotate(x: Tensor, first_position: int = 0) -> Tensor:
     """Rotary positions (Su et al. 2021) on queries or keys (..., T, K): pairs of channels turn with the position."""
     length, size = x.shape[-2:]
-    table = sinusoidal_positions(length, size, x.device, first_position)
-    table = table.to(torch.promote_types(x.dtype, torch.float32))  # half precision would blur the far positions
+    dtype = torch.promote_types(x.dtype, torch.float32)  # half precision would blur the far positions
+    table = positions_up_to(first_position + length, size, x.device, dtype)[first_position:]
     sine, cosine = table[:, 0::2], table[:, 1::2]
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2).to(x.dtype)
@@ -58,12 +69,8 @@ class Embedding(nn.Module):
             if length > self.max_positions:
                 raise ValueError(f"{length} positions asked of model.max_positions {self.max_positions}")
             return self.learned[:length]
-        device, dtype = self.tokens.weight.device, self.tokens.weight.dtype
-        table: Tensor | None = getattr(self, "_sinusoids", None)
-        if table is None or table.shape[0] < length or table.device != device or table.dtype != dtype:
-            rows = max(256, 1 << (length - 1).bit_length())
-            self._sinusoids = table = sinusoidal_positions(rows, self.size, device).to(dtype)
-        return table[:length]
+        weight = self.tokens.weight
+        return positions_up_to(length, self.size, weight.device, weight.dtype)
 
 
 @dataclass

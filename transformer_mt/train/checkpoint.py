@@ -81,8 +81,9 @@ def _is_planned(folder: Path) -> bool:
 
 
 def step_of(folder: Path) -> int:
-    """The update a checkpoint folder was written after."""
-    return int(folder.name.removeprefix("step-"))
+    """The update a checkpoint folder was written after; its record tells where its name does not."""
+    number = folder.name.removeprefix("step-")
+    return int(number) if number.isdecimal() else int(read_state(folder)["progress"]["step"])
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -213,7 +214,7 @@ def prune(folder: Path, keep_last: int, keep_resumable: int, best_steps: Sequenc
 def best_steps(events: Sequence[dict[str, Any]], metric: str, count: int) -> list[int]:
     """Steps of the `count` best validations by a metric, best first; of equal ones the earlier."""
     sign = -1 if is_better(metric, 1.0, 0.0) else 1
-    measured = [event for event in events if metric in event and not math.isnan(event[metric])]
+    measured = [event for event in events if event.get(metric) is not None and not math.isnan(event[metric])]
     return [event["step"] for event in sorted(measured, key=lambda event: sign * event[metric])][:count]
 
 

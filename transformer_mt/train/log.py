@@ -4,13 +4,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from transformer_mt.errors import UserError
+from transformer_mt.distributed import Process
 
 METRICS = "metrics.jsonl"
 
@@ -67,14 +68,13 @@ class Console:
         self.line(f"warning: {text}")
         self.quiet = quiet
 
-    def bar(self, done: int, total: int | None, unit: str, **facts: str) -> None:
+    def bar(self, done: int, total: int | None, unit: str) -> None:
         """Moves the progress bar, which is there on a terminal only."""
         if not self.terminal:
             return
         if self._bar is None:
             self._bar = tqdm(total=total, initial=done, unit=unit, file=sys.stderr, dynamic_ncols=True, leave=False)
         self._bar.update(done - self._bar.n)
-        self._bar.set_postfix(facts, refresh=False)
 
     def close(self) -> None:
         """Ends the bar and the log file."""
@@ -84,6 +84,14 @@ class Console:
         if self._log:
             self._log.close()
             self._log = None
+
+
+@contextmanager
+def progress_bar(total: int, process: Process) -> Iterator[Callable[[int], object]]:
+    """A bar of lines on a terminal; gives the function to tell of lines done. Ranks share them about evenly."""
+    disable = not process.first or not sys.stderr.isatty()
+    with tqdm(total=-(-total // process.ranks), unit="line", disable=disable, leave=False, file=sys.stderr) as bar:
+        yield bar.update
 
 
 class Metrics:
@@ -128,8 +136,6 @@ def check_tensorboard() -> list[str]:
 
 
 def _tensorboard(folder: Path, step: int) -> Any:
-    if problems := check_tensorboard():
-        raise UserError(*problems)
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder), purge_step=step + 1)

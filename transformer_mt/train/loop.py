@@ -153,7 +153,6 @@ class Trainer:
             sums["skipped"] += 1
             # While float16 looks for its loss scale, overflows are no failure.
             progress.skipped_in_row += int(not self.scaler.is_enabled() or self.scaler.get_scale() < 1)
-        progress.loss_scale = self.scaler.state_dict()
 
     def _check_skips(self, progress: Progress, batch: Batch, rate: float, norm: float) -> None:
         if progress.skipped_in_row > self.settings.max_skipped:

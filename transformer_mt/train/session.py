@@ -18,7 +18,7 @@ from transformer_mt.data.store import Store
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.decode.translator import Translator
 from transformer_mt.distributed import Process, on_first_rank
-from transformer_mt.errors import Stopped, UserError
+from transformer_mt.errors import RunError, Stopped
 from transformer_mt.model.card import model_card
 from transformer_mt.model.folder import (
     START,
@@ -131,6 +131,7 @@ class Session:
     def _save(self, *, planned: bool = False) -> None:
         """Writes a checkpoint on the first rank, `planned` by the config or where a session ends; removes old ones."""
         config, machine = self.config.model_dump(mode="json"), machine_record(self.process)
+        self.progress.loss_scale = self.trainer.scaler.state_dict()
         record = {"planned": planned, "config": config, "machine": machine}
 
         def save() -> None:
@@ -168,9 +169,15 @@ class Session:
     def _mark_best(self) -> None:
         """Points `best` to the best checkpoint, and removes the one that was it before."""
         if self.process.first:
-            if best := self._best_steps():
+            if best := self._best_there():
                 checkpoint.mark_best(self.checkpoints, best[0])
             self._prune()
+
+    def _best_there(self) -> list[int]:
+        """The best steps whose checkpoints are there: rules that changed on the way may have removed some."""
+        there = set(map(checkpoint.step_of, checkpoint.checkpoints(self.checkpoints)))
+        every = best_steps(self.validations, self.config.training.validation.metric, len(self.validations))
+        return [step for step in every if step in there][: self.config.training.checkpoint.keep_best]
 
     def _languages(self) -> tuple[str, str]:
         return self.config.languages.source, self.config.languages.target
@@ -220,7 +227,8 @@ class Session:
     def _end(self, metrics: log.Metrics) -> None:
         """The last checkpoint and validation, then model/."""
         if self.progress.step == 0:
-            raise UserError("no update was made: training.max_epochs is reached before the first batch")
+            skipped = self.progress.skipped
+            raise RunError(f"no update was made: {skipped} were skipped, their loss or gradient was not finite")
         if not self._saved():
             if self.progress.sums["updates"]:
                 self._log(metrics)
@@ -240,7 +248,7 @@ class Session:
         rules = self.config.training.checkpoint
         if rules.average:
             return checkpoint.planned(self.checkpoints)[-rules.average :]
-        best = self._best_steps()[:1] or [self.progress.step]
+        best = self._best_there()[:1] or [self.progress.step]
         return [self.checkpoints / checkpoint.name_of(best[0])]
 
     def _make_model(self) -> None:

@@ -9,8 +9,8 @@ from transformer_mt.config import Config
 from transformer_mt.data.batching import epoch_batches
 from transformer_mt.data.store import Store
 from transformer_mt.decode.translator import Translator
-from transformer_mt.distributed import Process, sum_over_ranks
-from transformer_mt.evaluate.scores import score
+from transformer_mt.distributed import Process, on_first_rank, sum_over_ranks
+from transformer_mt.evaluate.scores import Score, score
 from transformer_mt.train.log import perplexity
 from transformer_mt.train.loop import LossOf, tensors_of
 
@@ -42,15 +42,20 @@ def validation_scores(
     process: Process,
     interrupted: Callable[[], None],
 ) -> dict[str, Any]:
-    """BLEU and chrF with their signatures; the ranks share the batches, and each computes the scores of all."""
-    translations = translator.translate(sources, process, interrupted=interrupted)
-    scores = score(
-        [translation.text for translation in translations],
-        [references],
-        metrics=("bleu", "chrf"),
-        source_language=config.languages.source,
-        target_language=config.languages.target,
-    )
+    """BLEU and chrF with their signatures; the ranks share the batches, the first one computes the scores."""
+    translations = [line.text for line in translator.translate(sources, process, interrupted=interrupted)]
+    languages = config.languages
+
+    def scored() -> list[Score]:
+        return score(
+            translations,
+            [references],
+            metrics=("bleu", "chrf"),
+            source_language=languages.source,
+            target_language=languages.target,
+        )
+
+    scores = on_first_rank(scored)
     values: dict[str, Any] = {}
     for metric, result in zip(("bleu", "chrf"), scores, strict=True):
         values |= {metric: result.value, f"{metric}_signature": result.signature}
