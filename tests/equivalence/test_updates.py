@@ -186,7 +186,7 @@ def test_float16_looks_for_its_scale_without_giving_up(tmp_path: Path) -> None:
     for _ in range(6):
         trainer.update(tiny.whole(data), progress, STOP)
     assert (progress.step, progress.skipped) == (2, 4)
-    assert progress.loss_scale["scale"] == 65536 / 16
+    assert trainer.scaler.get_scale() == 65536 / 16
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float16", 0.02), ("bfloat16", 0.1)])

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "distributed": {"errors"},
     "cli": {"__init__", "config", "config_file", "errors", "distributed", "stages", "commands", "data.prepare",
             "train.log"},
-    "commands": BASE | {"data", "decode", "evaluate", "model", "train"},
+    "commands": BASE | {"stages", "data", "decode", "evaluate", "model", "train"},
     "stages": BASE | {"data", "decode", "evaluate", "model", "train"},
     "data": BASE - {"distributed"},
     "evaluate": BASE - {"distributed"},

@@ -106,7 +106,7 @@ def test_version(command: Command) -> None:
         (["train", "--config", "demo.yaml", "--set", "model.heads=0"], "model.heads (--set model.heads): found '0'"),
         (["train", "--config", "demo.yaml", "--reset", "model"], "--reset model: wanted optimizer, schedule, data"),
         (["run", "--config", "demo.yaml", "--reset", "model"], "--reset model: wanted"),
-        (["run", "--config", "demo.yaml", "--precision", "half"], "--precision half: wanted auto, float32"),
+        (["run", "--config", "demo.yaml", "--precision", "half"], "--precision half: wanted float32"),
         (["run", "--config", "demo.yaml", "--samples", "-1"], "--samples"),
         (["average", "--config", "demo.yaml", "--last", "0"], "--last"),
         (["average", "--config", "demo.yaml"], "runs/demo has no checkpoints to average"),
@@ -125,7 +125,7 @@ def test_version(command: Command) -> None:
         (["evaluate", "--hypothesis", "a"], "--hypothesis and --reference go together"),
         (["evaluate", "--reference", "a"], "--hypothesis and --reference go together"),
         (["evaluate", "--hypothesis", "a", "--reference", "b"], "--target-language is needed"),
-        (["evaluate", "--hypothesis", "a", "--reference", "b", "--target-language", "de"], "a not found"),
+        (["evaluate", "--hypothesis", "a", "--reference", "b", "--target-language", "de"], "a does not exist"),
         (["config", "check", "--config", "local-files.yaml"], "train.en"),
         (["config", "show", "--config", "nowhere.yaml"], "config file nowhere.yaml not found"),
     ],
@@ -190,6 +190,7 @@ def test_only_the_first_of_several_processes_tells_of_faulty_input(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
     assert command("config", "show", "--config", "nowhere.yaml") == (2, "", "")
 
 
