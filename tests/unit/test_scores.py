@@ -172,10 +172,6 @@ def test_ter_above_one_hundred_is_reported_as_it_is() -> None:
 # --- form ----------------------------------------------------------------------------------------------------
 
 
-def test_line_holds_name_two_decimals_and_signature() -> None:
-    assert Score("BLEU", 27.306, "nrefs:1|tok:13a", False).line() == "BLEU 27.31  nrefs:1|tok:13a"
-
-
 def test_bleu_details_on_a_case_worked_by_hand() -> None:
     # "the" and "sat" match out of three words, no two in a row; the reference has one word more
     result = one_score(["the dog sat"], ["the cat sat down"])

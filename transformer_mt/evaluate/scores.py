@@ -49,10 +49,6 @@ class Score:
     lower_is_better: bool
     details: dict[str, float] = field(default_factory=dict)
 
-    def line(self) -> str:
-        """Returns the score as one line to print: name, value with two decimals, signature."""
-        return f"{self.name} {self.value:.2f}  {self.signature}"
-
 
 def is_better(metric: str, value: float, best: float | None) -> bool:
     """Tells whether `value` improves on `best` (None: there is none yet) in the metric's own direction.
