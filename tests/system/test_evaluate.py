@@ -1,12 +1,13 @@
 """Scores: of test sets, of given files, never without a signature, never made twice for nothing."""
 
+import gzip
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.running import Trained, assert_plain, command, times
+from tests.running import Trained, assert_plain, command, digests, times
 
 
 @pytest.fixture
@@ -91,7 +92,27 @@ def test_what_cannot_be_scored(tmp_path: Path) -> None:
         assert_plain(done.stderr)
     (tmp_path / "ref").write_bytes(b"a\n\xff\n")
     done = command("evaluate", "--hypothesis", "hyp", "--reference", "ref", "--target-language", "de", cwd=tmp_path)
-    assert done.returncode == 2 and "ref: line 2 is not UTF-8: byte 0xFF" in done.stderr
+    assert done.returncode == 2 and all(told in done.stderr for told in ("ref", "line 2", "0xFF"))
+
+
+def test_a_byte_order_mark_and_compression_are_no_part_of_a_reference(tmp_path: Path) -> None:
+    arguments = files(tmp_path, ["a b c d e"], ["a b c d e"])
+    (tmp_path / "ref").write_bytes(gzip.compress(b"\xef\xbb\xbfa b c d e\r\n"))
+    done = command(*arguments, "--target-language", "de", cwd=tmp_path)
+    assert "BLEU 100.00" in done.stdout, done.stderr
+
+
+def test_other_test_sets_than_the_run_has_are_refused(trained: Trained, tmp_path: Path) -> None:
+    before = digests(trained.folder / "run" / "scores")
+    other = "data.test=[{source: valid.en, target: valid.de}]"
+    done = command("evaluate", "-c", "c.yaml", "--set", other, cwd=trained.folder)
+    assert done.returncode == 2 and "run/corpus is not this configuration's" in done.stderr
+    assert digests(trained.folder / "run" / "scores") == before
+
+
+def test_run_prints_json_and_nothing_else(trained: Trained) -> None:
+    done = command("run", "-c", "c.yaml", "--json", cwd=trained.folder)
+    assert json.loads(done.stdout)["bleu"] > 90
 
 
 def test_before_there_is_a_model(task: Path) -> None:

@@ -112,7 +112,7 @@ def test_printed_score_is_the_formula(trained: Trained) -> None:
     ("arguments", "told"),
     [
         (("--beam-size", "4", "--n-best", "10"), "n_best (search options): found 10, wanted at most beam_size (4)"),
-        (("--n-best", "2", "--format", "text"), "--n-best needs --format moses or jsonl"),
+        (("--n-best", "2", "--format", "text"), "--format text has one line a line: n_best 2 needs moses or jsonl"),
         (("--format", "xml"), "--format xml"),
         (("--length-penalty", "odd"), "odd"),
         (("--precision", "int8"), "int8"),
@@ -128,6 +128,24 @@ def test_options_that_cannot_be(trained: Trained, tmp_path: Path, arguments: tup
     assert done.returncode == 2 and told in done.stderr
     assert list(tmp_path.iterdir()) == []
     assert_plain(done.stderr)
+
+
+def test_a_config_says_how_to_search_and_options_win(trained: Trained, tmp_path: Path) -> None:
+    config = ("--config", trained.folder / "c.yaml", "--set", f"output={trained.folder / 'run'}")
+    many = command("translate", *config, "--set", "decoding.n_best=3", cwd=tmp_path, stdin=b"ba do\n")
+    assert many.returncode == 0 and many.stdout.count(" ||| ") == 6, many.stderr
+    fewer = ("--set", "decoding.n_best=3", "--beam-size", "2", "--format", "jsonl")
+    best = command("translate", *config, *fewer, cwd=tmp_path, stdin=b"ba do\n")
+    assert len(json.loads(best.stdout)["translations"]) == 2, best.stderr
+    alone = command("translate", "-m", trained.model, "--set", "decoding.beam_size=2", cwd=tmp_path, stdin=b"ba\n")
+    assert alone.returncode == 2 and "give --config" in alone.stderr
+
+
+def test_a_bad_line_of_a_file_costs_no_work(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"ba do\n" * 3 + b"caf\xe9\n")
+    done = trained.translate("--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert done.returncode == 2 and "line 4 is not UTF-8: byte 0xE9" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_outputs_that_cannot_be(trained: Trained, tmp_path: Path) -> None:

@@ -159,15 +159,14 @@ def text_of(line: bytes) -> str:
     return text
 
 
-def bad_bytes(path: Path, line: int, failure: UnicodeDecodeError) -> UserError:
-    """What to tell about a line that is not UTF-8 (`line` counts from 1)."""
+def bad_bytes(path: Path, line: int, failure: UnicodeDecodeError, otherwise: str = "") -> UserError:
+    """What to tell about a line that is not UTF-8 (`line` counts from 1), and what can be done but to convert it."""
     value = failure.object[failure.start]
     kind = kind_of(path)
     found = f"; the file looks like {kind}" if kind else ""
     return UserError(
         f"{path}, line {line}: byte 0x{value:02X} at byte offset {failure.start} of the line is not {ENCODING}, "
-        f"the encoding expected{found}; convert the file (iconv -t UTF-8), or leave such pairs out with "
-        "data.on_bad_bytes: skip_pair"
+        f"the encoding expected{found}; convert the file (iconv -t UTF-8){otherwise}"
     )
 
 

@@ -16,6 +16,7 @@ from transformer_mt.data import files
 from transformer_mt.errors import UserError
 
 BATCH_ROWS = 1000
+_OR_SKIP = ", or leave such pairs out with data.on_bad_bytes: skip_pair"
 
 
 class Pair(NamedTuple):
@@ -74,7 +75,7 @@ def text_pairs(source: TextSource, tally: Tally) -> Iterator[Pair]:
             if tally.skips_bad_bytes():
                 continue
             path = source.source if failure.object == source_line else source.target
-            raise files.bad_bytes(path, number, failure) from None
+            raise files.bad_bytes(path, number, failure, _OR_SKIP) from None
         yield pair
 
 
@@ -104,7 +105,7 @@ def _decoded_lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
         except UnicodeDecodeError as failure:
             if tally.skips_bad_bytes():
                 continue
-            raise files.bad_bytes(path, number, failure) from None
+            raise files.bad_bytes(path, number, failure, _OR_SKIP) from None
         yield number, text
 
 
