@@ -65,11 +65,15 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+LOCK = ".lock"
+"""The file that every run folder has."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keeps other processes that write out of a run folder; the lock goes with the process, however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+") as file:
+    with (folder / LOCK).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

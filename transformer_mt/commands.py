@@ -119,7 +119,11 @@ def translate(
     if form == "text" and several:
         raise UserError(f"--format text has one line a line: n_best {translator.settings.n_best} needs moses or jsonl")
     if source is not None and source.is_file():
+        if kind := files.kind_of(source):
+            raise UserError(f"--input {source} looks like {kind}, wanted UTF-8 text")
         check_text(source)
+    if (source is None and sys.stdin is None) or (output is None and sys.stdout is None):
+        raise UserError("standard input or output is closed: give --input and --output")
     with contextlib.ExitStack() as stack:
         stream: BinaryIO = stack.enter_context(source.open("rb")) if source else sys.stdin.buffer
         write = stack.enter_context(_output(output, process.first))

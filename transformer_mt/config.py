@@ -394,6 +394,8 @@ class Decoding(Section):
     """Hypotheses given for each sentence; at most beam_size."""
     length_penalty: LengthPenalty = LengthPenalty()
     max_length: MaxLength = MaxLength()
+    max_source_tokens: Count | None = 1024
+    """Pieces read of one line; what is longer is cut, with a warning that names the line. null reads any length."""
     min_length: Natural = 1
     """Fewest pieces of an output for a source that is not empty."""
     batch_size: Count = 256

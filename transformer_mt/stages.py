@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 import transformer_mt
-from transformer_mt.atomic import locked, new_folder, sha256, write_text
+from transformer_mt.atomic import LOCK, locked, new_folder, sha256, write_text
 from transformer_mt.config import Config, TextSource, source_kind
 from transformer_mt.config_file import differences
 from transformer_mt.errors import UserError
@@ -156,6 +156,8 @@ def _pinned(corpus: Path) -> list[dict[str, Any]]:
 def check_corpus(config: Config) -> None:
     """Raises UserError when a run's corpus is not what the configuration asks for."""
     stage = stages(config, print)[0]
+    if read_record(stage.folder) is None:
+        raise UserError(f"{config.output} has no corpus yet: run `train` with this configuration first")
     if changes := stage.stale():
         raise UserError(f"{stage.folder} is not this configuration's: run `download`, or give another output", *changes)
 
@@ -229,7 +231,7 @@ def _model_changes(config: Config) -> list[str]:
 
 def move_aside(run: Path, say: Say) -> None:
     """Renames a run folder to the first free NAME.old-N."""
-    number = 1
+    run, number = run.resolve(), 1
     while (aside := run.with_name(f"{run.name}.old-{number}")).exists():
         number += 1
     run.rename(aside)
@@ -244,11 +246,30 @@ def write_config(config: Config) -> None:
         write_text(path, text)
 
 
+def check_run_folder(config: Config) -> None:
+    """Raises UserError unless the run folder is new, empty or one of ours: stages replace what is there."""
+    from transformer_mt.data.sources import paths_of
+
+    run = config.output
+    if run.exists() and not run.is_dir():
+        raise UserError(f"output {run} is a file, wanted a folder")
+    if run.is_dir() and any(run.iterdir()) and not (run / LOCK).exists():
+        raise UserError(f"output {run} holds other files and no run: give a folder of its own")
+    problems = []
+    for split in ("train", "validation", "test"):
+        for number, source in enumerate(getattr(config.data, split)):
+            inside = [path for path in paths_of(source) if path.resolve().is_relative_to(run.resolve())]
+            problems += [f"data.{split}[{number}]: {path} lies in the run folder {run}" for path in inside]
+    if problems:
+        raise UserError(*problems)
+
+
 def prepare_run(config: Config, say: Say, *, fresh: bool = False, names: Sequence[str] | None = None) -> None:
     """`prepare` in a locked run folder that carries its configuration."""
     from transformer_mt.data.prepare import check_sources
 
     check_sources(config)
+    check_run_folder(config)
     if fresh and config.output.exists():
         with locked(config.output):
             move_aside(config.output, say)

@@ -95,8 +95,9 @@ def _explained(message: str, result: Learned, settings: Settings) -> UserError:
         r"vocabulary size is too small.*?(\d+)\D*$|smaller than required_chars\D*\d+ vs (\d+)", message, re.I
     ):
         return UserError(
-            f"tokenizer.vocabulary_size: found {size}, too small for the {limit[1] or limit[2]} characters of this "
-            "corpus (raise it, or lower tokenizer.character_coverage)"
+            f"tokenizer.vocabulary_size: found {size}, too small for the {limit[1] or limit[2]} pieces that "
+            "must be there: characters of the corpus, special pieces and, with byte_fallback, 256 bytes "
+            "(raise it, or lower tokenizer.character_coverage)"
         )
     if not result.sampled:
         reason = (

@@ -104,7 +104,7 @@ def _note(summary: Summary, translation: Translation, say: Callable[[str], None]
     if translation.cut_to is not None:
         summary.counts["source cut"] += 1
         cut = f"{translation.source_length}→{translation.cut_to}"
-        say(f"warning: line {summary.lines}: source cut {cut} pieces (model.max_positions)")
+        say(f"warning: line {summary.lines}: source cut {cut} pieces (decoding.max_source_tokens, model.max_positions)")
 
 
 def check_text(path: Path) -> None:

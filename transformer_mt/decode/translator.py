@@ -1,5 +1,6 @@
 """Text in, text out: batches of lines through the beam search, n lines in, n lines out, in order."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,12 +103,12 @@ class Translator:
         return [results.get(number, EMPTY) for number in range(len(lines))]
 
     def _encode(self, lines: Sequence[str]) -> list["_Source"]:
-        """The lines that are not blank, as ids, cut to what a table of learned positions can take."""
-        room = self._room()
+        """The lines that are not blank, as ids, cut to max_source_tokens and to a table of learned positions."""
+        room = min(self._room() - 1, self.settings.max_source_tokens or sys.maxsize)
         sources = []
         for number, ids in enumerate(self.tokenizer.encode_source(lines)):
             if ids:
-                cut = room - 1 if len(ids) >= room else None
+                cut = room if len(ids) > room else None
                 sources.append(_Source(number, ids[:cut], len(ids), cut))
         return sources
 

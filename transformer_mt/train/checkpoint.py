@@ -110,7 +110,7 @@ def save(
             write_json(partial / "state.json", {"format": FORMAT, "progress": asdict(progress), **record})
     except (OSError, SafetensorError) as error:
         size = sum(tensor.nbytes for tensor in (*tensors.values(), *moments.values()))
-        raise RunError(f"checkpoint {final} needs {size / 1e6:.0f} MB and could not be written: {error}") from None
+        raise RunError(f"checkpoint {final} needs {size / 1e6:.1f} MB and could not be written: {error}") from None
     return final
 
 

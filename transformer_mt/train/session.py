@@ -158,7 +158,7 @@ class Session:
         if training.validation.translate:
             translator = Translator(self.trainer.model, self.tokenizer, self.config.decoding, self.trainer.start)
             sides = [read_lines(self.run / "corpus" / f"validation.{language}") for language in self._languages()]
-            event |= validation_scores(translator, sides[0], sides[1], self.config, self.process, self._leave_if_asked)
+            event |= validation_scores(translator, sides[0], sides[1], self.config, self.process, self.leave_if_asked)
         event["seconds"] = time.perf_counter() - begin
         event = on_first_rank(lambda: event)
         metrics.write(event)
@@ -208,7 +208,7 @@ class Session:
         best = best_steps(self.validations, self.config.training.validation.metric, 1)
         return bool(best) and sum(event["step"] > best[0] for event in self.validations) >= patience
 
-    def _leave_if_asked(self) -> None:
+    def leave_if_asked(self) -> None:
         """Leaves from between two batches of a validation, before which everything was saved."""
         if self.stop.signal_number:
             raise self._stopped()
@@ -236,7 +236,7 @@ class Session:
         if not self._validated():
             self._validate(metrics)
         on_first_rank(self._make_model)
-        self._leave_if_asked()
+        self.leave_if_asked()
 
     def complete(self) -> bool:
         """Whether everything that follows the last update was done: its validation, and model/ as the config has it."""
@@ -348,6 +348,7 @@ def train(config: Config, run: Path, process: Process, console: log.Console, res
         reason = session.finished()
         if reason and on_first_rank(session.complete):
             console.line(f"{run}: nothing to train: {reason}")
+            session.leave_if_asked()
             return
         console.keep(run / "train.log")
         for note in session.notes:

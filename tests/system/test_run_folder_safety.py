@@ -1,0 +1,61 @@
+"""A run folder is ours alone: nothing that a person keeps elsewhere is replaced, moved or read from inside it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.running import COMMAND, assert_plain, command, digests, write_config
+
+
+@pytest.mark.parametrize("extra", [(), ("--fresh",)])
+@pytest.mark.parametrize("output", [".", "mine"])
+def test_folders_that_hold_other_files_are_refused(task: Path, output: str, extra: tuple[str, ...]) -> None:
+    (task / "mine" / "corpus").mkdir(parents=True)
+    (task / "mine" / "corpus" / "irreplaceable.txt").write_text("years of work", "utf-8")
+    before = digests(task)
+    done = command("run", "-c", "c.yaml", "--set", f"output={output}", *extra, cwd=task)
+    assert done.returncode == 2 and "holds other files and no run" in done.stderr, done.stderr
+    assert_plain(done.stderr)
+    assert digests(task) == before
+    assert not list(task.rglob("*.old-*"))
+
+
+def test_an_output_that_is_a_file(task: Path) -> None:
+    done = command("tokenize", "-c", "c.yaml", "--set", "output=train.en", cwd=task)
+    assert done.returncode == 2 and "train.en is a file, wanted a folder" in done.stderr
+
+
+def test_sources_inside_the_run_folder_are_refused(task: Path) -> None:
+    assert command("download", "-c", "c.yaml", cwd=task).returncode == 0
+    for side in ("en", "de"):
+        shutil.copy(task / f"train.{side}", task / "run" / "corpus" / f"mine.{side}")
+    inside = {"train": [{"source": "run/corpus/mine.en", "target": "run/corpus/mine.de"}]}
+    write_config(task, "inside.yaml", data=inside)
+    done = command("download", "-c", "inside.yaml", cwd=task)
+    assert done.returncode == 2 and done.stderr.count("lies in the run folder") == 2, done.stderr
+    assert (task / "run/corpus/mine.en").is_file()
+
+
+def test_a_rejected_configuration_leaves_nothing(task: Path) -> None:
+    (task / "valid.de").unlink()
+    done = command("train", "-c", "c.yaml", cwd=task)
+    assert done.returncode == 2 and "valid.de" in done.stderr
+    assert not (task / "run").exists()
+
+
+def test_closed_streams_and_other_kinds_of_files(task: Path) -> None:
+    assert command("train", "-c", "c.yaml", "--quiet", cwd=task).returncode == 0
+    closed = command("-c", 'exec "$@" translate --model run <&-', "bash", *COMMAND, cwd=task, prefix=["bash"])
+    assert closed.returncode == 2 and "is closed" in closed.stderr, closed.stderr
+    (task / "packed").write_bytes(b"\x1f\x8b\x08\x00" + bytes(40))
+    packed = command("translate", "--model", "run", "--input", "packed", cwd=task)
+    assert packed.returncode == 2 and "gzip" in packed.stderr, packed.stderr
+
+
+def test_endless_lines_are_cut_and_told(task: Path) -> None:
+    assert command("train", "-c", "c.yaml", "--quiet", cwd=task).returncode == 0
+    lines = b"ba\n" + b"ba do " * 30_000 + b"\ndo\n"
+    done = command("translate", "--model", "run", cwd=task, stdin=lines)
+    assert done.returncode == 0 and done.stdout.count("\n") == 3, done.stderr
+    assert "line 2: source cut 60000→1024 pieces" in done.stderr
