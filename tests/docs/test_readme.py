@@ -102,3 +102,8 @@ def test_files_that_the_readme_names_exist() -> None:
         assert (ROOT / name).exists(), name
     for name in re.findall(r"`([\w./-]+\.yaml)`", README):
         assert (ROOT / "configs" / name).is_file(), name
+
+
+def test_nothing_is_left_to_be_filled_in() -> None:
+    prose = re.sub(r"^```sh\n.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"\b[A-Z]{3,}_[A-Z]+\b", prose) == []
