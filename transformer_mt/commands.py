@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,12 +15,13 @@ from pydantic import ValidationError
 import transformer_mt
 from transformer_mt import stages
 from transformer_mt.atomic import partial_of, sha256, sync, write_json, write_text
-from transformer_mt.config import Config, Decoding, digest
+from transformer_mt.config import Config, Decoding
 from transformer_mt.config_file import config_from_dict, problems
+from transformer_mt.config_values import digest
 from transformer_mt.data import files
 from transformer_mt.data.prepare import test_names
 from transformer_mt.data.tokenizer import Tokenizer
-from transformer_mt.decode.stream import check_text, translate_stream
+from transformer_mt.decode.stream import WINDOW_LINES, arriving_lines, translate_stream
 from transformer_mt.decode.translator import Translator
 from transformer_mt.distributed import Process, on_first_rank
 from transformer_mt.errors import UserError
@@ -119,17 +121,25 @@ def translate(
     if form == "text" and several:
         raise UserError(f"--format text has one line a line: n_best {translator.settings.n_best} needs moses or jsonl")
     if source is not None and source.is_file():
-        if kind := files.kind_of(source):
-            raise UserError(f"--input {source} looks like {kind}, wanted UTF-8 text")
-        check_text(source)
+        read_lines(source)  # before any work is lost to a line that is no text
     if (source is None and sys.stdin is None) or (output is None and sys.stdout is None):
         raise UserError("standard input or output is closed: give --input and --output")
     with contextlib.ExitStack() as stack:
-        stream: BinaryIO = stack.enter_context(source.open("rb")) if source else sys.stdin.buffer
+        groups = _line_groups(source, stack)
         write = stack.enter_context(_output(output, process.first))
         name = str(source) if source else "standard input"
-        summary = translate_stream(translator, stream, write, name=name, form=form, process=process, say=say)
+        summary = translate_stream(translator, groups, write, name=name, form=form, process=process, say=say)
     say(summary.text())
+
+
+def _line_groups(source: Path | None, stack: contextlib.ExitStack) -> Iterator[list[bytes]]:
+    """Lines of a file, plain or compressed, in large groups; of standard input or a pipe, as they arrive."""
+    if source is None:
+        return arriving_lines(sys.stdin.buffer)
+    if not source.is_file():
+        return arriving_lines(stack.enter_context(source.open("rb")))
+    lines = files.lines(source)
+    return iter(lambda: list(islice(lines, WINDOW_LINES)), [])
 
 
 def average(config: Config, last: int | None, given: Sequence[Path], output: Path | None, say: Say) -> None:
@@ -159,7 +169,7 @@ def _check_family(run: Path, chosen: Sequence[Path]) -> None:
             raise UserError(f"{path} was trained with another tokenizer than {run}: they cannot be averaged")
 
 
-def read_references(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """Lines of a file, plain or compressed, as sources are read: ended by LF alone, otherwise untouched."""
     if problem := files.path_problem(path):
         raise UserError(problem)
@@ -240,7 +250,7 @@ def evaluate_run(
     }
     reports = []
     for name in test_names(config):
-        lines, references = (read_references(path) for path in _test_texts(config, name))
+        lines, references = (read_lines(path) for path in _test_texts(config, name))
         inputs = _inputs(config, name, basis)
         if known := _known_report(config, name, inputs):
             say(f"{_score_path(config, name)}: up to date")
@@ -300,7 +310,7 @@ def evaluate_files(
     hypothesis: Path, reference: Path, source: str, target: str, metrics: Sequence[str], say: Say
 ) -> dict[str, Any]:
     """Scores a file of translations against a file of references."""
-    hypotheses, references = read_references(hypothesis), read_references(reference)
+    hypotheses, references = read_lines(hypothesis), read_lines(reference)
     if len(hypotheses) != len(references):
         raise UserError(f"{hypothesis} has {len(hypotheses)} lines, {reference} has {len(references)}")
     return scored(reference.name, hypotheses, references, source, target, metrics, say)
@@ -309,6 +319,6 @@ def evaluate_files(
 def samples(config: Config, count: int) -> list[tuple[str, str, str]]:
     """Source, reference and translation of lines spread over the first test set."""
     name = test_names(config)[0]
-    columns = [read_references(path) for path in (*_test_texts(config, name), _translation_path(config, name))]
+    columns = [read_lines(path) for path in (*_test_texts(config, name), _translation_path(config, name))]
     rows = list(zip(*columns, strict=True))
     return rows[:: max(1, len(rows) // count)][:count]

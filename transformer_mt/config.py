@@ -4,12 +4,10 @@ Reading a file into this tree, and telling a person what is wrong with it, is `c
 Numbers are the paper's ("Attention Is All You Need", sections 3 and 5) unless a comment says otherwise.
 """
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from transformer_mt.config_values import (
     HUB,
@@ -443,9 +441,3 @@ class Config(Section):
             found = self.model.max_positions
             raise ValueError(f"model.max_positions: found {found}, wanted at least training.max_tokens ({longest})")
         return self
-
-
-def digest(value: Any) -> str:
-    """sha256 of a configuration section or of plain JSON data, independent of the order of keys."""
-    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

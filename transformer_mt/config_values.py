@@ -1,8 +1,10 @@
 """The kinds of values that a configuration holds: counts, shares, names, paths; each with its bounds."""
 
+import hashlib
+import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -64,3 +66,9 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, protected_namespaces=()
     )
+
+
+def digest(value: Any) -> str:
+    """sha256 of a configuration section or of plain JSON data, independent of the order of keys."""
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

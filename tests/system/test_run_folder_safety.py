@@ -1,5 +1,6 @@
 """A run folder is ours alone: nothing that a person keeps elsewhere is replaced, moved or read from inside it."""
 
+import gzip
 import shutil
 from pathlib import Path
 
@@ -48,9 +49,14 @@ def test_closed_streams_and_other_kinds_of_files(task: Path) -> None:
     assert command("train", "-c", "c.yaml", "--quiet", cwd=task).returncode == 0
     closed = command("-c", 'exec "$@" translate --model run <&-', "bash", *COMMAND, cwd=task, prefix=["bash"])
     assert closed.returncode == 2 and "is closed" in closed.stderr, closed.stderr
-    (task / "packed").write_bytes(b"\x1f\x8b\x08\x00" + bytes(40))
-    packed = command("translate", "--model", "run", "--input", "packed", cwd=task)
-    assert packed.returncode == 2 and "gzip" in packed.stderr, packed.stderr
+    (task / "packed").write_bytes(gzip.compress(b"ba do\n\xef\xbb\xbfmi"))
+    (task / "plain").write_bytes(b"ba do\n\xef\xbb\xbfmi")
+    packed, plain = (command("translate", "-m", "run", "-i", name, cwd=task) for name in ("packed", "plain"))
+    assert packed.returncode == 0 and packed.stdout.count("\n") == 2, packed.stderr
+    assert packed.stdout == plain.stdout
+    (task / "wide").write_bytes("ba do\n".encode("utf-16"))
+    wide = command("translate", "--model", "run", "--input", "wide", cwd=task)
+    assert wide.returncode == 2 and "UTF-16" in wide.stderr, wide.stderr
 
 
 def test_endless_lines_are_cut_and_told(task: Path) -> None:

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 
 import transformer_mt
 from transformer_mt import config as schema
-from transformer_mt.config import PRESETS, Config, digest
+from transformer_mt.config import PRESETS, Config
 from transformer_mt.config_file import config_from_dict, differences, load_config
-from transformer_mt.config_values import PATTERNS
+from transformer_mt.config_values import PATTERNS, digest
 from transformer_mt.errors import UserError
 
 MINIMAL = """name: tiny

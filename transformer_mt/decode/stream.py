@@ -5,9 +5,8 @@ import os
 import select
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import BinaryIO
 
 from transformer_mt.decode.translator import Translation, Translator
@@ -70,7 +69,7 @@ def written(number: int, translation: Translation, form: str) -> str:
 
 def translate_stream(
     translator: Translator,
-    source: BinaryIO,
+    groups: Iterable[list[bytes]],
     write: Callable[[str], None],
     *,
     name: str,
@@ -78,12 +77,12 @@ def translate_stream(
     process: Process,
     say: Callable[[str], None],
 ) -> Summary:
-    """Translates all lines of `source` in order, writing each group as soon as it is done; n lines in, n out.
+    """Translates groups of lines in order, writing each as soon as it is done; n lines in, n out.
 
     Raises UserError naming the line and the byte when a line is not UTF-8.
     """
     summary = Summary()
-    for group in arriving_lines(source):
+    for group in groups:
         begin = time.perf_counter()
         texts = [_decoded(line, summary.lines + number, name) for number, line in enumerate(group, 1)]
         translations = translator.translate(texts, process)
@@ -105,13 +104,6 @@ def _note(summary: Summary, translation: Translation, say: Callable[[str], None]
         summary.counts["source cut"] += 1
         cut = f"{translation.source_length}→{translation.cut_to}"
         say(f"warning: line {summary.lines}: source cut {cut} pieces (decoding.max_source_tokens, model.max_positions)")
-
-
-def check_text(path: Path) -> None:
-    """Raises UserError for the first line of a file that is not UTF-8, before any work is lost to it."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            _decoded(line, number, str(path))
 
 
 def _decoded(line: bytes, number: int, name: str) -> str:
