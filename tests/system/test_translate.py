@@ -221,7 +221,7 @@ def test_learned_positions_cut_and_say_so(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.count("\n") == 3
     assert (
         "warning: line 2: source cut " in done.stderr
-        and "→10 pieces (decoding.max_source_tokens, model.max_positions)" in done.stderr
+        and "→10 pieces (" in done.stderr
     )
     assert "source cut 1" in done.stderr
     quiet = command("translate", "-m", "run", "--quiet", cwd=tmp_path, stdin=f"{long}\n".encode())
