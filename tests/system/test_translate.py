@@ -219,10 +219,7 @@ def test_learned_positions_cut_and_say_so(tmp_path: Path) -> None:
     long = " ".join(WORDS * 5)
     done = command("translate", "-m", "run", cwd=tmp_path, stdin=f"ba\n{long}\ndo\n".encode())
     assert done.returncode == 0 and done.stdout.count("\n") == 3
-    assert (
-        "warning: line 2: source cut " in done.stderr
-        and "→10 pieces (" in done.stderr
-    )
+    assert "warning: line 2: source cut " in done.stderr and "→10 pieces (" in done.stderr
     assert "source cut 1" in done.stderr
     quiet = command("translate", "-m", "run", "--quiet", cwd=tmp_path, stdin=f"{long}\n".encode())
     assert "warning: line 1" in quiet.stderr and "pieces/s" not in quiet.stderr
