@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from transformer_mt import config as schema
+from transformer_mt.atomic import write_text
 from transformer_mt.config import SOURCE_KINDS, Config, source_kind
 from transformer_mt.config_values import PATTERNS
 from transformer_mt.errors import UserError
@@ -413,6 +414,14 @@ def _source_class(value: Any) -> type[BaseModel]:
     kind = source_kind(value) or "source"
     found: type[BaseModel] = schema.TextSource if kind == "source" else getattr(schema, f"{kind.capitalize()}Source")
     return found
+
+
+def write_config(config: Config) -> None:
+    """Writes the resolved configuration into the run folder, unless it is there already."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    path = config.output / "config.yaml"
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text(path, text)
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

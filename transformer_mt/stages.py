@@ -13,12 +13,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 import transformer_mt
 from transformer_mt.atomic import LOCK, locked, new_folder, sha256, write_text
 from transformer_mt.config import Config, TextSource, source_kind
-from transformer_mt.config_file import differences
+from transformer_mt.config_file import differences, write_config
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -238,14 +236,6 @@ def move_aside(run: Path, say: Say) -> None:
     say(f"{run} moved to {aside}")
 
 
-def write_config(config: Config) -> None:
-    """Writes the resolved configuration into the run folder."""
-    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    path = config.output / "config.yaml"
-    if not path.is_file() or path.read_bytes() != text.encode():
-        write_text(path, text)
-
-
 def check_run_folder(config: Config) -> None:
     """Raises UserError unless the run folder is new, empty or one of ours: stages replace what is there."""
     from transformer_mt.data.sources import paths_of
@@ -275,7 +265,8 @@ def prepare_run(config: Config, say: Say, *, fresh: bool = False, names: Sequenc
             move_aside(config.output, say)
     with locked(config.output):
         prepare(config, say, **({"names": names} if names else {}))
-        write_config(config)
+        if not has_checkpoints(config.output):  # else training writes what holds, once it has read them
+            write_config(config)
 
 
 def train(

@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "config_values": set(),
     "config": {"config_values"},
-    "config_file": {"config", "config_values", "errors"},
+    "config_file": {"atomic", "config", "config_values", "errors"},
     "atomic": {"errors"},
     "distributed": {"errors"},
     "cli": {"__init__", "config", "config_file", "errors", "distributed", "stages", "commands", "data.prepare",

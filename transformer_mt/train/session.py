@@ -13,6 +13,7 @@ import torch
 import transformer_mt
 from transformer_mt.atomic import new_folder
 from transformer_mt.config import Config
+from transformer_mt.config_file import write_config
 from transformer_mt.data.batching import mix
 from transformer_mt.data.store import Store
 from transformer_mt.data.tokenizer import Tokenizer
@@ -353,6 +354,7 @@ def train(config: Config, run: Path, process: Process, console: log.Console, res
         console.keep(run / "train.log")
         for note in session.notes:
             (console.warning if note.startswith("warning: ") else console.line)(note.removeprefix("warning: "))
+        on_first_rank(lambda: write_config(session.config))
         on_first_rank(lambda: log.cut_metrics(run, session.progress.step))
         console.line(session.summary())
         session.train()
