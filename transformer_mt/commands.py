@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -121,7 +122,7 @@ def translate(
     if form == "text" and several:
         raise UserError(f"--format text has one line a line: n_best {translator.settings.n_best} needs moses or jsonl")
     if source is not None and source.is_file():
-        read_lines(source)  # before any work is lost to a line that is no text
+        deque(files.text_lines(source), maxlen=0)  # before any work is lost to a line that is no text
     if (source is None and sys.stdin is None) or (output is None and sys.stdout is None):
         raise UserError("standard input or output is closed: give --input and --output")
     with contextlib.ExitStack() as stack:
@@ -167,19 +168,6 @@ def _check_family(run: Path, chosen: Sequence[Path]) -> None:
         checkpoint.read_state(path)
         if [sha256(file) for file in Tokenizer(path.parent.parent / "tokenizer").files] != own:
             raise UserError(f"{path} was trained with another tokenizer than {run}: they cannot be averaged")
-
-
-def read_lines(path: Path) -> list[str]:
-    """Lines of a file, plain or compressed, as sources are read: ended by LF alone, otherwise untouched."""
-    if problem := files.path_problem(path):
-        raise UserError(problem)
-    lines = []
-    for number, line in enumerate(files.lines(path), 1):
-        try:
-            lines.append(files.text_of(line))
-        except UnicodeDecodeError as error:
-            raise files.bad_bytes(path, number, error) from None
-    return lines
 
 
 def scored(
@@ -250,7 +238,7 @@ def evaluate_run(
     }
     reports = []
     for name in test_names(config):
-        lines, references = (read_lines(path) for path in _test_texts(config, name))
+        lines, references = (list(files.text_lines(path)) for path in _test_texts(config, name))
         inputs = _inputs(config, name, basis)
         if known := _known_report(config, name, inputs):
             say(f"{_score_path(config, name)}: up to date")
@@ -310,7 +298,7 @@ def evaluate_files(
     hypothesis: Path, reference: Path, source: str, target: str, metrics: Sequence[str], say: Say
 ) -> dict[str, Any]:
     """Scores a file of translations against a file of references."""
-    hypotheses, references = read_lines(hypothesis), read_lines(reference)
+    hypotheses, references = (list(files.text_lines(path)) for path in (hypothesis, reference))
     if len(hypotheses) != len(references):
         raise UserError(f"{hypothesis} has {len(hypotheses)} lines, {reference} has {len(references)}")
     return scored(reference.name, hypotheses, references, source, target, metrics, say)
@@ -319,6 +307,6 @@ def evaluate_files(
 def samples(config: Config, count: int) -> list[tuple[str, str, str]]:
     """Source, reference and translation of lines spread over the first test set."""
     name = test_names(config)[0]
-    columns = [read_lines(path) for path in (*_test_texts(config, name), _translation_path(config, name))]
-    rows = list(zip(*columns, strict=True))
+    columns = (*_test_texts(config, name), _translation_path(config, name))
+    rows = list(zip(*map(files.text_lines, columns), strict=True))
     return rows[:: max(1, len(rows) // count)][:count]

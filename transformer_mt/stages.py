@@ -196,9 +196,12 @@ def has_checkpoints(run: Path) -> bool:
 
 
 def prepare(config: Config, say: Say, *, names: Sequence[str] = ("download", "learn", "encode")) -> None:
-    """Makes the corpus, the tokenizer and the ids where they are missing or stale."""
+    """Makes the corpus, the tokenizer and the ids where they are missing or stale.
+
+    What a model was trained on is made again only where it is missing, and only as it was.
+    """
     trained = has_checkpoints(config.output)
-    problems: list[str] = []
+    problems = _changes_since_training(config) if trained else []
     for stage in stages(config, say):
         if stage.name not in names:
             continue
@@ -206,25 +209,29 @@ def prepare(config: Config, say: Say, *, names: Sequence[str] = ("download", "le
         if changes and trained and read_record(stage.folder):
             problems += changes
         elif changes or not stage.whole():
-            stage.run()
+            if not problems:
+                stage.run()
         else:
             say(f"{stage.folder}: up to date")
-    if trained:
-        problems += _model_changes(config)
     if problems:
         remedy = f"{config.output} was trained with other settings: give another `output`, or --fresh to move it aside"
         raise UserError(remedy, *dict.fromkeys(problems))
 
 
-def _model_changes(config: Config) -> list[str]:
-    """Keys of the model that differ from the newest checkpoint's."""
+def _changes_since_training(config: Config) -> list[str]:
+    """Keys that no training can change any more and that differ from the newest checkpoint's."""
     from transformer_mt.train.checkpoint import newest_config
 
     saved, now = newest_config(config.output / "checkpoints"), config.model_dump(mode="json")
     if saved is None:
         return []
-    pairs = [difference for key in ("languages", "model") for difference in differences(saved[key], now[key], key)]
-    return [f"{key}: was {old}, is {new}" for key, old, new in pairs if key != "model.preset"]
+    saved, now = ({**one, "tokenizer": without_paths(one["tokenizer"])} for one in (saved, now))
+    fixed = ("languages", "tokenizer", "model", "training.max_tokens", "training.too_long")
+    return [
+        f"{key}: was {old}, is {new}"
+        for key, old, new in differences(saved, now)
+        if key.startswith(fixed) and key != "model.preset"
+    ]
 
 
 def move_aside(run: Path, say: Say) -> None:

@@ -111,6 +111,17 @@ def test_records_of_another_format(done: Path) -> None:
     assert json.loads(path.read_text())["format"] == 1
 
 
+def test_a_missing_stage_is_made_again_only_as_it_was(done: Path) -> None:
+    before = digests(done / "run" / "ids")
+    shutil.rmtree(done / "run" / "ids")
+    other = command("train", "-c", "c.yaml", "--set", "training.max_tokens=12", cwd=done)
+    assert other.returncode == 2 and "training.max_tokens: was 40, is 12" in other.stderr
+    assert not (done / "run" / "ids").exists()
+    assert command("tokenize", "-c", "c.yaml", cwd=done).returncode == 0
+    after = digests(done / "run" / "ids")
+    assert {**before, "stage.json": ""} == {**after, "stage.json": ""}
+
+
 def test_schedule_and_optimizer_stay_unless_reset(done: Path) -> None:
     change = {"max_steps": 16, "learning_rate": {"warmup_steps": 10, "peak": 2e-3}, "label_smoothing": 0.2}
     write_config(done, training=change)

@@ -39,11 +39,6 @@ class Batch:
     target_tokens: int
     """Labels to predict, `</s>` included: the divisor of the loss."""
 
-    @property
-    def padded_tokens(self) -> int:
-        """Tokens of the larger side, padding included."""
-        return len(self.pairs) * max(self.source_length, self.target_length)
-
 
 def epoch_batches(lengths: NDArray[np.int32], batch_tokens: int, seed: int, epoch: int) -> Iterator[Batch]:
     """The updates of one epoch in their order; each pair is in exactly one of them.

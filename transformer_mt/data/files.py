@@ -159,6 +159,21 @@ def text_of(line: bytes) -> str:
     return text
 
 
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, plain or compressed, as sources are read: ended by LF alone, otherwise untouched.
+
+    Raises:
+        UserError: no such file, or a line that is not UTF-8.
+    """
+    if problem := path_problem(path):
+        raise UserError(problem)
+    for number, line in enumerate(lines(path), start=1):
+        try:
+            yield text_of(line)
+        except UnicodeDecodeError as failure:
+            raise bad_bytes(path, number, failure) from None
+
+
 def bad_bytes(path: Path, line: int, failure: UnicodeDecodeError, otherwise: str = "") -> UserError:
     """What to tell about a line that is not UTF-8 (`line` counts from 1), and what can be done but to convert it."""
     value = failure.object[failure.start]

@@ -15,6 +15,7 @@ from transformer_mt.atomic import new_folder
 from transformer_mt.config import Config
 from transformer_mt.config_file import write_config
 from transformer_mt.data.batching import mix
+from transformer_mt.data.files import text_lines
 from transformer_mt.data.store import Store
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.decode.translator import Translator
@@ -158,7 +159,8 @@ class Session:
         )
         if training.validation.translate:
             translator = Translator(self.trainer.model, self.tokenizer, self.config.decoding, self.trainer.start)
-            sides = [read_lines(self.run / "corpus" / f"validation.{language}") for language in self._languages()]
+            texts = (self.run / "corpus" / f"validation.{language}" for language in self._languages())
+            sides = [list(text_lines(path)) for path in texts]
             event |= validation_scores(translator, sides[0], sides[1], self.config, self.process, self.leave_if_asked)
         event["seconds"] = time.perf_counter() - begin
         event = on_first_rank(lambda: event)
@@ -257,12 +259,6 @@ class Session:
         write_average(self.run, self.config, chosen, self.run / "model")
         steps = ", ".join(str(checkpoint.step_of(path)) for path in chosen)
         self.console.line(f"{self.run / 'model'}: {'mean of steps' if len(chosen) > 1 else 'step'} {steps}")
-
-
-def read_lines(path: Path) -> list[str]:
-    """Lines of a UTF-8 file that we wrote: ended by LF and nothing else."""
-    text = path.read_bytes().decode()
-    return text.removesuffix("\n").split("\n") if text else []
 
 
 def write_average(run: Path, config: Config, folders: Sequence[Path], output: Path) -> None:
