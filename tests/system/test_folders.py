@@ -131,7 +131,7 @@ def test_schedule_and_optimizer_stay_unless_reset(done: Path) -> None:
     assert again.stderr.count(rate) == 1
     assert again.stderr.count("training.label_smoothing: config 0.2, checkpoint 0.1, using 0.1 (--reset optimizer") == 1
     kept = yaml.safe_load((done / "run" / "config.yaml").read_text("utf-8"))["training"]
-    assert (kept["learning_rate"]["peak"], kept["label_smoothing"]) == (0.001, 0.1)
+    assert (kept["learning_rate"]["peak"], kept["label_smoothing"], kept["max_steps"]) == (0.001, 0.1, 16)
     assert "resuming at step 12" in again.stderr and last_checkpoint(done / "run").name == "step-000000016"
     write_config(done, training={**change, "max_steps": 20})
     again = command("train", "-c", "c.yaml", "--reset", "schedule", cwd=done)
