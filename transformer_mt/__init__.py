@@ -7,12 +7,12 @@ __all__ = ["Config", "Translation", "Translator", "__version__", "load_config"]
 
 if TYPE_CHECKING:
     from transformer_mt.config import Config
-    from transformer_mt.config_file import load_config
+    from transformer_mt.config.file import load_config
     from transformer_mt.decode.translator import Translation, Translator
 
 _HOMES = {
     "Config": "config",
-    "load_config": "config_file",
+    "load_config": "config.file",
     "Translation": "decode.translator",
     "Translator": "decode.translator",
 }

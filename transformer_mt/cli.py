@@ -90,7 +90,7 @@ def _errors(debug: bool) -> Iterator[None]:
 
 
 def _load(config: str, overrides: list[str] | None) -> "Config":
-    from transformer_mt.config_file import load_config
+    from transformer_mt.config.file import load_config
 
     return load_config(config, overrides or ())
 
@@ -349,6 +349,6 @@ def config_schema() -> None:
 def config_list() -> None:
     """Print the names of the shipped configurations."""
     with _errors(debug=False):
-        from transformer_mt.config_file import shipped_configs
+        from transformer_mt.config.file import shipped_configs
 
         typer.echo("\n".join(shipped_configs()))

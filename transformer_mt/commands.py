@@ -17,8 +17,8 @@ import transformer_mt
 from transformer_mt import stages
 from transformer_mt.atomic import partial_of, sha256, sync, write_json, write_text
 from transformer_mt.config import Config, Decoding
-from transformer_mt.config_file import config_from_dict, problems
-from transformer_mt.config_values import digest
+from transformer_mt.config.file import config_from_dict, problems
+from transformer_mt.config.values import digest
 from transformer_mt.data import files
 from transformer_mt.data.prepare import test_names
 from transformer_mt.data.tokenizer import Tokenizer

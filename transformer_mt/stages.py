@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import transformer_mt
 from transformer_mt.atomic import LOCK, locked, new_folder, sha256, write_text
 from transformer_mt.config import Config, TextSource, source_kind
-from transformer_mt.config_file import differences, write_config
+from transformer_mt.config.file import differences, write_config
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from transformer_mt.config import Config
-from transformer_mt.config_file import load_config, shipped_configs, shipped_folder
+from transformer_mt.config.file import load_config, shipped_configs, shipped_folder
 from transformer_mt.model.folder import build
 
 TABLE_3 = {

@@ -15,7 +15,7 @@ import yaml
 
 import transformer_mt
 from transformer_mt import cli
-from transformer_mt.config_file import load_config, shipped_configs
+from transformer_mt.config.file import load_config, shipped_configs
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_mt.config import Config
-from transformer_mt.config_values import digest
+from transformer_mt.config.values import digest
 
 
 def model_card(config: Config, parameters: int, steps: Sequence[int], validation: dict[str, Any] | None) -> str:

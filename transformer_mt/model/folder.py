@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from transformer_mt.config import Config, Decoding, Languages, Model
-from transformer_mt.config_file import problems
+from transformer_mt.config.file import problems
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from transformer_mt.atomic import new_folder, partial_of, write_json
 from transformer_mt.config import Config
-from transformer_mt.config_file import config_from_dict, differences
+from transformer_mt.config.file import config_from_dict, differences
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.evaluate.scores import is_better
 from transformer_mt.model.folder import FORMAT, WEIGHTS, read_tensors, save_tensors

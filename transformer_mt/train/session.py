@@ -13,7 +13,7 @@ import torch
 import transformer_mt
 from transformer_mt.atomic import new_folder
 from transformer_mt.config import Config
-from transformer_mt.config_file import write_config
+from transformer_mt.config.file import write_config
 from transformer_mt.data.batching import mix
 from transformer_mt.data.files import text_lines
 from transformer_mt.data.store import Store

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from transformer_mt import config as schema
 from transformer_mt.atomic import write_text
 from transformer_mt.config import SOURCE_KINDS, Config, source_kind
-from transformer_mt.config_values import PATTERNS
+from transformer_mt.config.values import PATTERNS
 from transformer_mt.errors import UserError
 
 # What pydantic's kinds of errors want, in a person's words; {names} are those of the error's context.
@@ -158,7 +158,7 @@ def _parse(text: str, file: str, folder: Path | None, errors: list[str]) -> Any:
 
 def shipped_folder() -> Path:
     """Where the configs that come with the package are: configs/ of the source tree, or its installed copy."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parent.parent
     tree = package.parent
     return tree / "configs" if (tree / "pyproject.toml").is_file() else package / "configs"
 
