@@ -65,6 +65,14 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """Plain data from a JSON file, None where there is none or it cannot be read."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 LOCK = ".lock"
 """The file that every run folder has."""
 

@@ -168,6 +168,7 @@ def _train(config: "Config", process: "Process", fresh: bool, resets: list[str],
 def average(
     config: ConfigOption, set_: SetOption = None,
     last: Annotated[int | None, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = None,
+    best: Annotated[int | None, typer.Option("--best", min=1, help="How many of the best, by validation.")] = None,
     checkpoint: Annotated[list[Path] | None, typer.Option(help="A checkpoint folder to average; repeatable.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write; default the run's model/.")
@@ -179,7 +180,7 @@ def average(
         loaded = _load(config, set_)
         from transformer_mt import commands
 
-        commands.average(loaded, last, checkpoint or [], output, _say(quiet))
+        commands.average(loaded, last, best, checkpoint or [], output, _say(quiet))
 
 
 @app.command()

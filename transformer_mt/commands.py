@@ -28,8 +28,7 @@ from transformer_mt.distributed import Process, on_first_rank
 from transformer_mt.errors import UserError
 from transformer_mt.evaluate import scores
 from transformer_mt.model import folder
-from transformer_mt.train import checkpoint, session
-from transformer_mt.train.log import progress_bar
+from transformer_mt.train import averaging, checkpoint, log
 
 Say = Callable[[str], None]
 
@@ -143,22 +142,35 @@ def _line_groups(source: Path | None, stack: contextlib.ExitStack) -> Iterator[l
     return iter(lambda: list(islice(lines, WINDOW_LINES)), [])
 
 
-def average(config: Config, last: int | None, given: Sequence[Path], output: Path | None, say: Say) -> None:
-    """Writes the mean of a run's checkpoints as a model folder, by default the run's model/."""
-    run = config.output
-    found = checkpoint.planned(run / "checkpoints")
+def average(
+    config: Config, last: int | None, best: int | None, given: Sequence[Path], output: Path | None, say: Say
+) -> None:
+    """Writes the mean of checkpoints of a run as a model folder, by default the run's model/.
+
+    They are the given ones, the `last` or `best` ones by number, or those that the configuration asks for.
+    """
+    run, rules = config.output, config.training.checkpoint
+    if sum(map(bool, (last, best, given))) > 1:
+        raise UserError("give one of --last, --best and --checkpoint")
+    by_score = bool(best) or (not last and rules.average_of == "best")
+    found = _best(run, config) if by_score else checkpoint.planned(run / "checkpoints")[::-1]
     if not found and not given:
-        raise UserError(f"{run} has no checkpoints to average")
-    count = last or config.training.checkpoint.average or 1
+        raise UserError(f"{run} has no checkpoints to average" + (" that were validated" if by_score else ""))
+    count = last or best or rules.average or 1
     if not given and count > len(found):
         say(f"warning: {run} has {len(found)} checkpoints, fewer than {count}")
-    chosen = sorted({path.resolve() for path in given}) or found[-count:]
+    chosen = sorted({path.resolve() for path in given} or found[:count])
     saved = config_from_dict(checkpoint.read_state(chosen[-1])["config"], str(chosen[-1]))
     _check_family(run, chosen)
     if output is not None and output.exists() and not folder.is_model(output):
         raise UserError(f"--output {output} is there already and is no model folder: give another")
-    session.write_average(run, saved, chosen, output or run / "model")
+    averaging.write_average(run, saved, chosen, output or run / "model")
     say(f"{output or run / 'model'}: mean of {', '.join(path.name for path in chosen)}")
+
+
+def _best(run: Path, config: Config) -> list[Path]:
+    events = log.validations(log.read_metrics(run))
+    return averaging.best_checkpoints(run, events, config.training.validation.metric)
 
 
 def _check_family(run: Path, chosen: Sequence[Path]) -> None:
@@ -244,7 +256,7 @@ def evaluate_run(
             say(f"{_score_path(config, name)}: up to date")
             reports.append(known)
             continue
-        with progress_bar(len(lines), process) as progress:
+        with log.progress_bar(len(lines), process) as progress:
             translations = [translation.text for translation in translator.translate(lines, process, progress)]
         facts = {**basis, "model": loaded.origin.resolve().name, "config": digest(config), "inputs": inputs}
         make = partial(_score_test_set, config, name, translations, references, facts, say)

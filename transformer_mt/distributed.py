@@ -4,6 +4,7 @@ Without a launcher there is one process, rank 0 of 1, and every function here do
 """
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,13 +14,30 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 
-from transformer_mt.errors import OtherRankFailed, UserError
+from transformer_mt.errors import Failure, OtherRankFailed, UserError
 
 T = TypeVar("T")
 
 # Rank 0 may prepare data for hours while the others wait; torchrun itself notices a process that died.
 TIMEOUT = timedelta(days=7)
+
+
+class Notice:
+    """A number that any rank can post and that all can read at any time, without waiting for each other."""
+
+    def __init__(self, store: Any, key: str) -> None:
+        # A connection of its own: the watcher's thread must not wait behind the main one.
+        self._store, self._key = store.clone(), key
+
+    def post(self, number: int) -> None:
+        """Lets all ranks know."""
+        self._store.set(self._key, str(number))
+
+    def read(self) -> int:
+        """What was posted last, 0 if nothing was."""
+        return int(self._store.get(self._key)) if self._store.check([self._key]) else 0
 
 
 @dataclass(frozen=True)
@@ -29,6 +47,8 @@ class Process:
     rank: int
     ranks: int
     device: torch.device
+    notice: Notice | None = None
+    """How one rank tells the others of a signal that reached it alone; None where there is but one."""
 
     @property
     def first(self) -> bool:
@@ -72,19 +92,36 @@ def pick_device(wanted: str) -> torch.device:
 
 @contextmanager
 def process_group(device: str = "auto") -> Iterator[Process]:
-    """Joins the other processes, if there are any, for the time of the context."""
+    """Joins the other processes, if there are any, for the time of the context.
+
+    When another rank dies, whatever this one was doing with it fails: it leaves too, with OtherRankFailed.
+    """
     chosen = pick_device(device)
     if not launched():
         yield Process(0, 1, chosen)
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
+    store, rank, ranks = next(rendezvous("env://", timeout=TIMEOUT))
+    store.set_timeout(TIMEOUT)
     # Objects and waiting go through gloo, so that a GPU is never kept busy by a process that only waits.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo", timeout=TIMEOUT)
+    backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=ranks)
     try:
-        yield Process(dist.get_rank(), dist.get_world_size(), chosen)
+        # A key of its own for each start: after an elastic restart the store is still the same.
+        key = on_first_rank(lambda: f"transformer-mt/{uuid.uuid4()}")
+        yield Process(rank, ranks, chosen, Notice(store, key) if ranks > 1 else None)
+    except RuntimeError as error:
+        if _lost_another(error):
+            raise OtherRankFailed(1, "left, since the connection to another rank is lost") from None
+        raise
     finally:
         dist.destroy_process_group()
+
+
+def _lost_another(error: RuntimeError) -> bool:
+    """Whether an error is what the death of another rank looks like; gloo has no class of its own for it."""
+    return isinstance(error, dist.DistError) or "/gloo/" in str(error) or "NCCL" in str(error)
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
@@ -92,6 +129,15 @@ def sum_over_ranks(values: Tensor) -> Tensor:
     if dist.is_initialized():
         dist.all_reduce(values)
     return values
+
+
+def largest(value: int) -> int:
+    """The largest of the ranks' values, on all of them. It goes by the CPU, so a GPU's queue keeps running."""
+    if not dist.is_initialized():
+        return value
+    box = torch.tensor([value])
+    dist.all_reduce(box, dist.ReduceOp.MAX)
+    return int(box)
 
 
 def gather(value: T) -> list[T]:
@@ -118,6 +164,13 @@ def on_first_rank(action: Callable[[], T]) -> T:
     if box[1] is not None:
         raise OtherRankFailed(box[1])
     return box[0]  # type: ignore[no-any-return]
+
+
+def fail_together(failure: Failure) -> None:
+    """Raises what all ranks have found alike, on the first one, which says it; the others leave in silence."""
+    if dist.is_initialized() and dist.get_rank() > 0:
+        raise OtherRankFailed(failure.exit_code)
+    raise failure
 
 
 def replicate(module: nn.Module, process: Process) -> nn.Module:

@@ -1,10 +1,13 @@
 """The two kinds of failure a person meets, and the one place that prints them."""
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 class Failure(Exception):
@@ -27,6 +30,10 @@ class RunError(Failure):
     """The machine or the run failed: exit code 1."""
 
 
+class OutOfMemory(RunError):
+    """A forward or backward pass did not fit into the device's memory."""
+
+
 class Stopped(Failure):
     """A signal asked us to leave and all work was saved: exit code 128 + the signal's number."""
 
@@ -36,11 +43,19 @@ class Stopped(Failure):
 
 
 class OtherRankFailed(Failure):
-    """Rank 0 failed and has said why; this process leaves in silence, with the same exit code."""
+    """Another rank failed and has said why; this process leaves with the same exit code and says `note` at most."""
 
-    def __init__(self, exit_code: int) -> None:
-        super().__init__()
+    def __init__(self, exit_code: int, note: str = "") -> None:
+        super().__init__(*([note] if note else []))
         self.exit_code = exit_code
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised where the program is, as Ctrl-C is: what is half-made is cleaned up on the way out."""
+
+
+def _terminate(number: int, _: FrameType | None) -> None:
+    raise Terminated
 
 
 @contextmanager
@@ -54,20 +69,25 @@ def reported(*, debug: bool, rank: int | None = None, local_rank: int = 0) -> It
     """
     prefix = "" if rank is None else f"rank {rank}: "
     speaks = not rank
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
         sys.stdout.flush()  # a reader who left is noticed here, not when the interpreter ends
     except BrokenPipeError:  # the reader of our output left, as in `| head -1`: not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor when it flushes what is left
         raise SystemExit(0) from None
-    except KeyboardInterrupt:
-        raise SystemExit(_print("interrupted" if speaks else "", 130, debug)) from None
+    except KeyboardInterrupt as interrupt:
+        text, code = ("terminated", 143) if isinstance(interrupt, Terminated) else ("interrupted", 130)
+        raise SystemExit(_print(text if speaks else "", code, debug)) from None
     except Stopped as stop:
         raise SystemExit(_print(str(stop) if speaks else "", 128 + stop.signal_number, debug)) from None
     except UserError as failure:
         head = f"{prefix}error: " if rank else "error: "
         text = "\n".join(head + message for message in failure.messages)
         raise SystemExit(_print("" if local_rank else text, failure.exit_code, debug)) from None
+    except OtherRankFailed as failure:
+        raise SystemExit(_print(prefix + str(failure) if failure.messages else "", failure.exit_code, debug)) from None
     except Failure as failure:
         text = "\n".join(f"{prefix}error: {message}" for message in failure.messages)
         raise SystemExit(_print(text, failure.exit_code, debug)) from None

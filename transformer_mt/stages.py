@@ -111,6 +111,8 @@ def stages(config: Config, say: Say) -> list[Stage]:
     corpus, tokenizer, ids = run / "corpus", run / "tokenizer", run / "ids"
     plain = config.model_dump(mode="json")
     training_text = {f"train.{config.languages.source}", f"train.{config.languages.target}"}
+    # How strong sampling is makes no difference to this folder, nor is the key in folders made before there was one.
+    places_of_text = {"subword_sampling": True} if config.training.subword_sampling else {}
     encoded_text = training_text | {name.replace("train", "validation") for name in training_text}
     return [
         Stage(
@@ -130,7 +132,7 @@ def stages(config: Config, say: Say) -> list[Stage]:
         Stage(
             "encode",
             ids,
-            {"training": {key: plain["training"][key] for key in ("max_tokens", "too_long")}},
+            {"training": {key: plain["training"][key] for key in ("max_tokens", "too_long")} | places_of_text},
             lambda: outputs_of(corpus, encoded_text.__contains__) | outputs_of(tokenizer),
             lambda folder: prepare.encode_corpus(config, corpus, tokenizer, folder, say),
         ),
@@ -281,11 +283,14 @@ def train(
 ) -> None:
     """Prepares what is missing on the first rank, then trains on all."""
     from transformer_mt.distributed import on_first_rank
-    from transformer_mt.train import log, session
+    from transformer_mt.model.folder import locate
+    from transformer_mt.train import log, opening
 
     if config.training.tensorboard and (problems := log.check_tensorboard()):
         raise UserError(*problems)
+    if config.training.initial_model and not has_checkpoints(config.output):
+        locate(config.training.initial_model)
     on_first_rank(lambda: prepare_run(config, console.line, fresh=fresh))
     with ExitStack() as stack:
         on_first_rank(lambda: stack.enter_context(locked(config.output)))
-        session.train(config, config.output, process, console, resets)
+        opening.train(config, config.output, process, console, resets)

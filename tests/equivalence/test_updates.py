@@ -149,7 +149,7 @@ def test_the_rate_follows_the_updates_really_made(tmp_path: Path, value: float, 
         moved = any(not torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
         assert moved == (progress.step > made)
         if moved:
-            rates.append(trainer.optimizer.param_groups[0]["lr"])
+            rates.append(trainer.optimizer.adam.param_groups[0]["lr"])
     assert (progress.step, progress.skipped, progress.skipped_in_row, progress.batch) == (7, 3, 0, 10)
     assert rates == [trainer.rate(step) for step in range(1, 8)]
     assert trainer.rate(progress.step + 1) == trainer.rate(8)
@@ -196,7 +196,7 @@ def test_half_precision_makes_nearly_the_same_gradients(tmp_path: Path, precisio
     expected, _ = expected_gradients(net, data)
     trainer = tiny.trainer(net, data, precision=precision)
     trainer._pass(tiny.whole(data).pairs, tiny.whole(data))
-    trainer.scaler.unscale_(trainer.optimizer)
+    trainer.scaler.unscale_(trainer.optimizer.adam)
     found = tiny.gradients(net)
     assert all(gradient.dtype == torch.float32 for gradient in found.values())
     assert tiny.difference(expected, found) < tolerance
@@ -232,15 +232,15 @@ def test_two_runs_are_equal_to_the_bit(tmp_path: Path) -> None:
 def test_going_on_from_saved_moments_is_equal_to_the_bit(tmp_path: Path) -> None:
     whole, progress = trained(tmp_path, 7)
     half, middle = trained(tmp_path, 3)
-    moments = {name: tensor.clone() for name, tensor in half.moments().items()}
+    moments = {name: tensor.clone() for name, tensor in half.optimizer.state().items()}
     resumed = tiny.trainer(tiny.model(dtype=torch.float32, dropout=0.2, seed=9), whole.store, batch_tokens=256)
     resumed.model.load_state_dict(half.model.state_dict())
-    resumed.load_moments(moments)
+    resumed.optimizer.load(moments)
     torch.randn(3)  # what was drawn before must not matter
     go_on(resumed, middle, 4)
     assert equal(whole, resumed) and progress == middle
-    assert all(torch.equal(tensor, moments[name]) for name, tensor in half.moments().items())
-    assert all(torch.equal(tensor, resumed.moments()[name]) for name, tensor in whole.moments().items())
+    assert all(torch.equal(tensor, moments[name]) for name, tensor in half.optimizer.state().items())
+    assert all(torch.equal(tensor, resumed.optimizer.state()[name]) for name, tensor in whole.optimizer.state().items())
 
 
 def test_dropout_is_a_function_of_seed_step_pass_and_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,9 @@ def test_a_signal_drops_the_update_it_falls_into(tmp_path: Path) -> None:
     assert trainer.replicas.calls == 2
     assert progress == tiny.progress(device_tokens=30)
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
-    assert all(p.grad is None for p in trainer.model.parameters()) and not trainer.moments()
+    assert all(p.grad is None for p in trainer.model.parameters()) and not any(
+        tensor.any() for tensor in trainer.optimizer.state().values()
+    )
 
 
 def test_epochs_follow_each_other_from_any_place(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "decode": BASE | {"model", "evaluate", "data.tokenizer"},
     "train.loss": set(),
     "train.schedule": set(),
-    "train.signals": set(),
+    "train.signals": {"distributed"},
     "train": BASE | {"data", "model", "decode", "evaluate"},
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ import torch
 from transformer_mt.config import Config
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.train import checkpoint
+from transformer_mt.train.averaging import average
 from transformer_mt.train.checkpoint import Progress
 from transformer_mt.train.signals import ECHO_SECONDS, StopFlag
 
@@ -88,19 +89,19 @@ def test_best_steps_know_the_direction(metric: str, values: list[float], best: i
 def test_average(tmp_path: Path) -> None:
     paths = [save(tmp_path, step, value) for step, value in ((5, 1.0), (10, 2.0), (15, 6.0))]
     for order in (paths, paths[::-1]):
-        found = checkpoint.average(order)
+        found = average(order)
         assert found["w"].dtype == torch.float32 and found["w"].tolist() == [3.0] * 3
-    alone = checkpoint.average(paths[:1])
+    alone = average(paths[:1])
     assert torch.equal(alone["w"], torch.ones(3))
     for other in ({"w": 4}, {"v": 3}, {"w": 3, "v": 3}):
         with pytest.raises(UserError, match="another model"):
-            checkpoint.average([paths[0], save(tmp_path, 20, 1.0, **other)])
+            average([paths[0], save(tmp_path, 20, 1.0, **other)])
 
 
 def test_average_of_many_small_differences(tmp_path: Path) -> None:
     paths = [save(tmp_path, step, 1 + step * 1e-7) for step in range(1, 21)]
     exact = sum(float(torch.tensor(1 + step * 1e-7)) for step in range(1, 21)) / 20
-    assert checkpoint.average(paths)["w"][0] == torch.tensor(exact, dtype=torch.float64).float()
+    assert average(paths)["w"][0] == torch.tensor(exact, dtype=torch.float64).float()
 
 
 def config(**training: object) -> Config:
@@ -133,10 +134,24 @@ def test_an_echo_of_a_signal_is_no_second_one(monkeypatch: pytest.MonkeyPatch) -
     clock = [100.0]
     monkeypatch.setattr("transformer_mt.train.signals.os._exit", left.append)
     monkeypatch.setattr("transformer_mt.train.signals.time.monotonic", lambda: clock[0])
-    flag = StopFlag()
-    flag.handle(2, None)
-    flag.handle(15, None)
+    flag = StopFlag(echoes=2)
+    for number in (2, 15, 2):
+        flag.handle(number, None)
     assert flag.signal_number == 2 and left == []
+    flag.handle(2, None)
+    assert left == [130]
+    late = StopFlag(echoes=2)
+    late.handle(2, None)
     clock[0] += ECHO_SECONDS + 0.1
+    late.handle(15, None)
+    assert left == [130, 143]
+
+
+def test_without_a_launcher_a_second_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    monkeypatch.setattr("transformer_mt.train.signals.os._exit", left.append)
+    flag = StopFlag()
+    flag.handle(15, None)
+    assert flag.asked() and left == []
     flag.handle(2, None)
     assert left == [130]

@@ -27,7 +27,7 @@ SURFACE = {
     "download": "--config/-c --debug --fresh --help --quiet/-q --set",
     "tokenize": "--config/-c --debug --fresh --help --quiet/-q --set",
     "train": "--config/-c --debug --device --fresh --help --quiet/-q --reset --set",
-    "average": "--checkpoint --config/-c --debug --help --last --output/-o --quiet/-q --set",
+    "average": "--best --checkpoint --config/-c --debug --help --last --output/-o --quiet/-q --set",
     "translate": (
         "--alpha --batch-size --beam-size --config/-c --debug --device --format --help --input/-i --length-penalty "
         "--model/-m --n-best --output/-o --precision --quiet/-q --set"

@@ -14,7 +14,7 @@ from transformer_mt.config import Model, Optimizer
 from transformer_mt.model import transformer
 from transformer_mt.model.folder import WEIGHTS, load_weights, save_tensors, weights
 from transformer_mt.model.transformer import Attention, Embedding, FeedForward, rotate, sinusoidal_positions
-from transformer_mt.train.checkpoint import average
+from transformer_mt.train.averaging import average
 
 NORMS = pytest.mark.parametrize("norm", ["post", "pre"])
 POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
@@ -195,7 +195,7 @@ def test_item_5_without_dropout_training_mode_is_deterministic() -> None:
 
 
 def test_item_7_adams_four_numbers(tmp_path) -> None:
-    optimizer = tiny.trainer(tiny.model(), tiny.store(tmp_path, [(3, 3)])).optimizer
+    optimizer = tiny.trainer(tiny.model(), tiny.store(tmp_path, [(3, 3)])).optimizer.adam
     assert isinstance(optimizer, torch.optim.Adam)
     group = optimizer.param_groups[0]
     assert (group["betas"], group["eps"], group["weight_decay"], group["amsgrad"]) == ((0.9, 0.98), 1e-9, 0, False)

@@ -4,16 +4,20 @@ It knows nothing of devices, so one device and sixty-four make the same updates;
 pass of each rank its rows. All orders come from our own integer hash, never from a generator's state.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+Segment = Callable[[Integers, int], NDArray[np.int32]]
+"""Cuts pairs, in ascending order, into pieces anew for an epoch; their lengths (N, 2), each with its `</s>`."""
 
 WINDOW_PAIRS = 1 << 20
 """Pairs that are sorted by length together: memory stays the same for any size of corpus."""
+SAMPLED_WINDOW_PAIRS = 1 << 16
+"""The same where text is segmented anew: ids of a whole window are kept in memory, and updates wait for them."""
 
 
 def mix(*counters: int | NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -40,17 +44,21 @@ class Batch:
     """Labels to predict, `</s>` included: the divisor of the loss."""
 
 
-def epoch_batches(lengths: NDArray[np.int32], batch_tokens: int, seed: int, epoch: int) -> Iterator[Batch]:
+def epoch_batches(
+    lengths: NDArray[np.int32], batch_tokens: int, seed: int, epoch: int, segment: Segment | None = None
+) -> Iterator[Batch]:
     """The updates of one epoch in their order; each pair is in exactly one of them.
 
     lengths (N, 2): tokens of source and target, each with its `</s>`. In a batch, rows x longest source and
     rows x longest target are at most batch_tokens. Windows of a million pairs, each drawn from the whole corpus,
-    are planned one after the other.
+    are planned one after the other. With `segment`, windows are smaller and it says how long their pairs are this
+    time; all batches of a window have been asked for before it is given the next one.
     """
-    windows = max(1, -(-len(lengths) // WINDOW_PAIRS))
+    windows = max(1, -(-len(lengths) // (SAMPLED_WINDOW_PAIRS if segment else WINDOW_PAIRS)))
     for window in range(windows):
         pairs = _window(len(lengths), windows, window, seed, epoch)
-        batches = _cut(pairs, np.asarray(lengths[pairs]), batch_tokens, (seed, epoch))
+        in_window = segment(pairs, epoch) if segment else np.asarray(lengths[pairs])
+        batches = _cut(pairs, in_window, batch_tokens, (seed, epoch))
         order = np.argsort(mix(seed, epoch, window, np.arange(len(batches), dtype=np.uint64)), kind="stable")
         for index in order:
             yield batches[index]

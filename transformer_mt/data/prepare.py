@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from transformer_mt.atomic import write_json
 from transformer_mt.config import Config, HubSource, Languages, Source, Training
@@ -24,6 +25,7 @@ from transformer_mt.data.store import StoreWriter
 from transformer_mt.errors import UserError
 
 Say = Callable[[str], None]
+Encoded = tuple[list[int], list[int]]
 CHUNK_LINES = 20_000
 SHOWN_LINES = 5
 
@@ -196,15 +198,25 @@ def learn_tokenizer(config: Config, corpus: Path, pairs: int, folder: Path, say:
 
 
 def encode_corpus(config: Config, corpus: Path, tokenizer: Path, folder: Path, say: Say) -> dict[str, Any]:
-    """Writes the ids of training and validation pairs; applies `max_tokens` and `too_long` to both alike."""
+    """Writes the ids of training and validation pairs; applies `max_tokens` and `too_long` to both alike.
+
+    With `subword_sampling` also `train.text`: where in the corpus's two files, in bytes, the lines of each training
+    pair begin, eight bytes each.
+    """
     models = subwords.Tokenizer(tokenizer)
     record: dict[str, Any] = {}
     for name in ("train", "validation"):
         counts: Counter[str] = Counter()
         lines: list[int] = []
-        with StoreWriter(folder, name, max(models.source_size, models.target_size)) as store:
-            for first, encoded in _encoded(models, _sides(corpus, name, config.languages)):
-                store.write(_fitted(encoded, first, config.training, lines, counts))
+        with ExitStack() as stack:
+            store = stack.enter_context(StoreWriter(folder, name, max(models.source_size, models.target_size)))
+            text = folder / f"{name}.text" if name == "train" and config.training.subword_sampling else None
+            places = stack.enter_context(text.open("wb")) if text else None
+            for first, begins, encoded in _encoded(models, _sides(corpus, name, config.languages)):
+                fitted = _fitted(encoded, first, config.training, lines, counts)
+                store.write(fitted.values())
+                if places:
+                    places.write(begins[[number - first for number in fitted]].tobytes())
         if not counts["pairs"]:
             raise UserError(f"no {name} pair is left within training.max_tokens {config.training.max_tokens}")
         record[name] = dict(counts)
@@ -217,32 +229,35 @@ def encode_corpus(config: Config, corpus: Path, tokenizer: Path, folder: Path, s
 
 def _encoded(
     models: subwords.Tokenizer, sides: tuple[Path, Path]
-) -> Iterator[tuple[int, list[tuple[list[int], list[int]]]]]:
-    """Chunks of encoded pairs, with the number of their first pair."""
-    first = 0
+) -> Iterator[tuple[int, NDArray[np.int64], list[Encoded]]]:
+    """Chunks of encoded pairs, with the number of their first pair and the places (N, 2) where their lines begin."""
+    # Cleaned text has no byte order mark, which `files.lines` would leave out and which would have to be counted.
+    first, position = 0, np.zeros(2, "<i8")
     rows = zip(files.lines(sides[0]), files.lines(sides[1]), strict=True)
     for chunk in _chunks(rows, CHUNK_LINES):
+        sizes = np.asarray([(len(source), len(target)) for source, target in chunk], "<i8")
+        ends = position + sizes.cumsum(0)
         source = models.encode_source([pair[0].decode() for pair in chunk])
         target = models.encode_target([pair[1].decode() for pair in chunk])
-        yield first, list(zip(source, target, strict=True))
-        first += len(chunk)
+        yield first, ends - sizes, list(zip(source, target, strict=True))
+        first, position = first + len(chunk), ends[-1]
 
 
 def _fitted(
-    pairs: list[tuple[list[int], list[int]]], first: int, training: Training, long: list[int], counts: Counter[str]
-) -> list[tuple[list[int], list[int]]]:
-    """The pairs within max_tokens, `</s>` counted; numbers of the longer ones go to `long`."""
-    room, fitted = training.max_tokens - 1, []
+    pairs: list[Encoded], first: int, training: Training, long: list[int], counts: Counter[str]
+) -> dict[int, Encoded]:
+    """The pairs within max_tokens, `</s>` counted, by their numbers; numbers of the longer ones go to `long`."""
+    room, fitted = training.max_tokens - 1, {}
     for number, (source, target) in enumerate(pairs, first):
         if len(source) > room or len(target) > room:
             long.append(number)
             counts["too_long"] += 1
             if training.too_long != "truncate":
                 continue
-        fitted.append((source[:room], target[:room]))
+        fitted[number] = source[:room], target[:room]
     counts["pairs"] += len(fitted)
-    counts["source"] += sum(len(source) for source, _ in fitted)
-    counts["target"] += sum(len(target) for _, target in fitted)
+    counts["source"] += sum(len(source) for source, _ in fitted.values())
+    counts["target"] += sum(len(target) for _, target in fitted.values())
     return fitted
 
 

@@ -76,10 +76,10 @@ class Store:
         kind = _unpack_header(index)
         entries = (index.stat().st_size - HEADER_BYTES) // 8
         # Plain arrays over the mapped files: slices of a memmap object cost ten times as much.
-        self._offsets: NDArray[np.int64] = np.asarray(_mapped(index, np.dtype("<i8"), entries, HEADER_BYTES))
+        self._offsets: NDArray[np.int64] = np.asarray(mapped(index, np.dtype("<i8"), entries, HEADER_BYTES))
         if entries % 2 == 0 or int(self._offsets[-1]) * kind.itemsize != ids.stat().st_size:
             raise RunError(f"{index} and {ids} do not belong together, or one of them was cut off")
-        self._ids: NDArray[Any] = np.asarray(_mapped(ids, kind, int(self._offsets[-1])))
+        self._ids: NDArray[Any] = np.asarray(mapped(ids, kind, int(self._offsets[-1])))
 
     def __len__(self) -> int:
         return len(self._offsets) // 2
@@ -109,11 +109,17 @@ class Store:
         """One side's ids of some pairs, end to end, and how many each pair has."""
         first = self._offsets[2 * numbers + side]
         lengths = self._offsets[2 * numbers + side + 1] - first
-        skipped = first - (np.cumsum(lengths) - lengths)
-        return self._ids[np.repeat(skipped, lengths) + np.arange(lengths.sum())], lengths
+        return gathered(self._ids, first, lengths), lengths
 
 
-def _mapped(path: Path, kind: np.dtype[Any], count: int, offset: int = 0) -> NDArray[Any]:
+def gathered(ids: NDArray[Any], first: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """Stretches of `ids`, end to end: as many from each place in `first` (N,) as `lengths` (N,) says."""
+    skipped = first - (np.cumsum(lengths) - lengths)
+    stretches: NDArray[Any] = ids[np.repeat(skipped, lengths) + np.arange(lengths.sum())]
+    return stretches
+
+
+def mapped(path: Path, kind: np.dtype[Any], count: int, offset: int = 0) -> NDArray[Any]:
     """A file's numbers, read when they are looked at; no file of length zero can be mapped."""
     return np.memmap(path, kind, "r", offset, (count,)) if count else np.zeros(0, kind)
 

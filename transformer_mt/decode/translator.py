@@ -78,12 +78,13 @@ class Translator:
         lines: Sequence[str],
         process: Process | None = None,
         progress: Callable[[int], object] = lambda lines: None,
-        interrupted: Callable[[], None] = lambda: None,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> list[Translation]:
         """Translates each line; the result has as many entries, in order.
 
         With several processes each does its share of the batches, and all get the whole result. `progress` is told
-        of the lines done; `interrupted` is called between batches and may raise.
+        of the lines done. Once `interrupted()` is true a process leaves out the rest of its batches: the caller then
+        drops the result.
         """
         results: dict[int, Translation] = {}
         batches = self._batches(self._encode(lines))
@@ -93,7 +94,8 @@ class Translator:
         try:
             with torch.no_grad():
                 for batch in batches[rank::ranks]:
-                    interrupted()
+                    if interrupted():
+                        break
                     results.update(self._translate(batch))
                     progress(len(batch))
         finally:

@@ -39,9 +39,14 @@ def weights(model: Transformer) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
+def bare_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by the names they have in a model that nothing is wrapped around."""
+    return {name.replace("module.", "").replace("_orig_mod.", ""): tensor for name, tensor in tensors.items()}
+
+
 def load_weights(model: Transformer, tensors: Mapping[str, Tensor], origin: Path) -> None:
     """Copies tensors into the model; names may carry the prefixes of wrappers, but must be those of this model."""
-    found = {name.replace("module.", "").replace("_orig_mod.", ""): tensor for name, tensor in tensors.items()}
+    found = bare_names(tensors)
     wanted = dict(model.named_parameters())
     problems = [f"{origin} lacks {name}" for name in wanted.keys() - found.keys()]
     problems += [f"{origin} has {name}, unknown to this model" for name in found.keys() - wanted.keys()]
@@ -138,12 +143,17 @@ def locate(folder: Path) -> Path:
     raise UserError(f"{folder} holds no model: wanted {wanted}")
 
 
+def tokenizer_folder(origin: Path) -> Path:
+    """Where the tokenizer of a model folder is: in it; of a checkpoint: in its run."""
+    return origin.resolve().parent.parent / "tokenizer" if (origin / "state.json").is_file() else origin
+
+
 def load(folder: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Loaded:
     """Loads what `locate` finds, in evaluation mode."""
     origin = locate(folder)
     state = origin / "state.json"
     settings = _read_settings(state if state.is_file() else origin / "config.yaml")
-    tokenizer = Tokenizer(origin.resolve().parent.parent / "tokenizer" if state.is_file() else origin)
+    tokenizer = Tokenizer(tokenizer_folder(origin))
     try:
         shape = Model.model_validate(settings.get("model"))
         languages = Languages.model_validate(settings.get("languages"))

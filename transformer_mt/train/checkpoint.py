@@ -13,25 +13,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from transformer_mt.atomic import new_folder, partial_of, write_json
-from transformer_mt.config import Config
+from transformer_mt.atomic import new_folder, partial_of, sha256, write_json
+from transformer_mt.config import Checkpoint, Config
 from transformer_mt.config.file import config_from_dict, differences
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.evaluate.scores import is_better
 from transformer_mt.model.folder import FORMAT, WEIGHTS, read_tensors, save_tensors
 
 MOMENTS = "optimizer.safetensors"
+STATE = "state.json"
 BEST = "best"
 
 # Keys whose value in the checkpoint stays unless their group is reset.
 RESETS = {
     "optimizer": ("training.optimizer", "training.label_smoothing"),
     "schedule": ("training.learning_rate",),
-    "data": ("training.batch_tokens", "training.seed"),
+    "data": ("training.batch_tokens", "training.seed", "training.subword_sampling"),
 }
 
 
@@ -53,6 +53,10 @@ class Progress:
     """Spent in updates, over all sessions."""
     device_tokens: int = 0
     """What `training.device_tokens: auto` came to."""
+    minutes: float = 0.0
+    """The training.max_minutes that `last_step` was reckoned from."""
+    last_step: int | None = None
+    """The number of updates that they came to."""
     loss_scale: dict[str, float] = field(default_factory=dict)
     """State of the float16 loss scaler."""
     sums: dict[str, float] = field(default_factory=dict)
@@ -107,7 +111,9 @@ def save(
         with new_folder(final) as partial:
             save_tensors(tensors, partial / WEIGHTS)
             save_tensors(moments, partial / MOMENTS)
-            write_json(partial / "state.json", {"format": FORMAT, "progress": asdict(progress), **record})
+            digests = {name: sha256(partial / name) for name in (WEIGHTS, MOMENTS)}
+            state = {"format": FORMAT, "progress": asdict(progress), "sha256": digests, **record}
+            write_json(partial / STATE, state)
     except (OSError, SafetensorError) as error:
         size = sum(tensor.nbytes for tensor in (*tensors.values(), *moments.values()))
         raise RunError(f"checkpoint {final} needs {size / 1e6:.1f} MB and could not be written: {error}") from None
@@ -116,22 +122,18 @@ def save(
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint as read: plain state, weights and moments on the CPU."""
+    """A checkpoint as read: plain state, how far training had come, weights and moments on the CPU."""
 
     folder: Path
     state: dict[str, Any]
+    progress: Progress
     tensors: dict[str, Tensor]
     moments: dict[str, Tensor]
-
-    @property
-    def progress(self) -> Progress:
-        """How far training had come."""
-        return Progress(**self.state["progress"])
 
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The plain part of a checkpoint."""
-    path = folder / "state.json"
+    path = folder / STATE
     if not path.is_file():
         raise UserError(f"{folder} is no checkpoint: it has no state.json")
     try:
@@ -157,16 +159,28 @@ def newest(folder: Path) -> tuple[Saved | None, list[str]]:
 
     Raises RunError when there are checkpoints and none of them is good: never silently from scratch.
     """
-    warnings: list[str] = []
+    problems: list[str] = []
     found = checkpoints(folder)
     for path in reversed(found):
         try:
-            return Saved(path, read_state(path), read_tensors(path / WEIGHTS), read_tensors(path / MOMENTS)), warnings
-        except (UserError, OSError, ValueError, KeyError) as error:
-            warnings.append(f"checkpoint {path} cannot be resumed from: {error}")
+            saved = read(path)
+        except (UserError, OSError, ValueError, KeyError, TypeError) as error:
+            problems.append(f"checkpoint {path} cannot be resumed from: {error}")
+        else:
+            return saved, [f"{problem}; {path.name} is used instead" for problem in problems]
     if found:
-        raise RunError(*warnings, f"no checkpoint in {folder} can be resumed from (--fresh starts again)")
-    return None, warnings
+        raise RunError(*problems, f"no checkpoint in {folder} can be resumed from (--fresh starts again)")
+    return None, []
+
+
+def read(folder: Path) -> Saved:
+    """A checkpoint whose files are, to the last bit, those that were written."""
+    state = read_state(folder)
+    for name, digest in state.get("sha256", {}).items():
+        if (folder / name).is_file() and sha256(folder / name) != digest:
+            raise UserError(f"{folder / name} is not as it was written")
+    progress = Progress(**state["progress"])
+    return Saved(folder, state, progress, read_tensors(folder / WEIGHTS), read_tensors(folder / MOMENTS))
 
 
 def keep_or_reset(config: Config, saved: dict[str, Any], resets: Sequence[str]) -> tuple[Config, list[str]]:
@@ -211,24 +225,28 @@ def prune(folder: Path, keep_last: int, keep_resumable: int, best_steps: Sequenc
     return removed
 
 
+def bytes_needed(weights: int, moments: int, rules: Checkpoint, count: int) -> int:
+    """Bytes on disk at the most: `count` checkpoints in all but no more than are kept, one being written, and model/.
+
+    weights, moments: bytes of the two files of one checkpoint.
+    """
+    kept = min(count, rules.keep_last + rules.keep_best)
+    return kept * weights + min(kept, rules.keep_resumable) * moments + weights + moments + weights
+
+
+def check_disk(run: Path, needed: int) -> None:
+    """Raises RunError where the disk has no room for what training will write; what is there already counts."""
+    own = sum(path.stat().st_size for name in ("checkpoints", "model") for path in (run / name).rglob("*.safetensors"))
+    free = shutil.disk_usage(run).free
+    if needed - own > free:
+        raise RunError(
+            f"{run} needs {(needed - own) / 1e6:.1f} MB more for its checkpoints and model, "
+            f"the disk has {free / 1e6:.1f} MB free (make room, or lower training.checkpoint.keep_last)"
+        )
+
+
 def best_steps(events: Sequence[dict[str, Any]], metric: str, count: int) -> list[int]:
     """Steps of the `count` best validations by a metric, best first; of equal ones the earlier."""
     sign = -1 if is_better(metric, 1.0, 0.0) else 1
     measured = [event for event in events if event.get(metric) is not None and not math.isnan(event[metric])]
     return [event["step"] for event in sorted(measured, key=lambda event: sign * event[metric])][:count]
-
-
-def average(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The arithmetic mean of the weights in these folders, whatever their order; float32, summed in float64.
-
-    Raises UserError naming a folder whose tensors differ in name or shape from the first one's.
-    """
-    paths = sorted(paths)
-    sums: dict[str, Tensor] = {}
-    for path in paths:
-        tensors = read_tensors(path / WEIGHTS)
-        if sums and {name: value.shape for name, value in sums.items()} != {n: t.shape for n, t in tensors.items()}:
-            raise UserError(f"{path} is a checkpoint of another model than {paths[0]}: they cannot be averaged")
-        for name, tensor in tensors.items():
-            sums[name] = tensor.double() if name not in sums else sums[name].add_(tensor)
-    return {name: (total / len(paths)).to(torch.float32) for name, total in sums.items()}

@@ -1,0 +1,114 @@
+"""Where a sitting of training begins: at the newest checkpoint, at another model's weights, or from nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from transformer_mt.config import Config
+from transformer_mt.config.file import write_config
+from transformer_mt.data.batching import mix
+from transformer_mt.data.sampling import training_store
+from transformer_mt.data.tokenizer import Tokenizer
+from transformer_mt.distributed import Process, on_first_rank
+from transformer_mt.model.folder import START, build, load_weights
+from transformer_mt.train import checkpoint, log, memory
+from transformer_mt.train.checkpoint import Progress, Saved, keep_or_reset
+from transformer_mt.train.initial import take_weights
+from transformer_mt.train.loop import NO_SUMS, Trainer, batches_from
+from transformer_mt.train.session import Session, machine_record
+from transformer_mt.train.signals import StopFlag, stop_flag
+
+
+def train(config: Config, run: Path, process: Process, console: log.Console, resets: Sequence[str] = ()) -> None:
+    """Trains in a run folder whose corpus, tokenizer and ids are there, from wherever it stands, to the end."""
+    with stop_flag(process) as stop:
+        session = open_session(config, run, process, console, stop, resets)
+        reason = session.finished()
+        if reason and on_first_rank(session.complete):
+            console.line(f"{run}: nothing to train: {reason}")
+            session.leave_if_asked()
+            return
+        console.keep(run / "train.log")
+        for note in session.notes:
+            (console.warning if note.startswith("warning: ") else console.line)(note.removeprefix("warning: "))
+        on_first_rank(lambda: write_config(session.config))
+        on_first_rank(lambda: log.cut_metrics(run, session.progress.step))
+        console.line(session.summary())
+        on_first_rank(session.check_disk)
+        if not reason:
+            trainer, progress = session.trainer, session.progress
+            progress.device_tokens = memory.fitting_tokens(trainer, progress.device_tokens, stop)
+            session.leave_if_asked()
+        session.train()
+
+
+def open_session(
+    config: Config, run: Path, process: Process, console: log.Console, stop: StopFlag, resets: Sequence[str] = ()
+) -> Session:
+    """Builds the model and puts it where the newest checkpoint left it; notes what it took from where."""
+    saved = _newest(run / "checkpoints", console)
+    notes: list[str] = []
+    if saved:
+        config, notes = keep_or_reset(config, saved.state["config"], resets)
+    training = config.training
+    tokenizer = Tokenizer(run / "tokenizer")
+    store = training_store(config, run, tokenizer)
+    torch.manual_seed(int(mix(training.seed)) >> 1)
+    model = build(config.model, tokenizer.source_size, tokenizer.target_size)
+    if saved:
+        load_weights(model, saved.tensors, saved.folder)
+    elif training.initial_model:
+        notes += take_weights(model, tokenizer, training.initial_model)
+    start = START[config.model.start_symbol]
+    trainer = Trainer(model.to(process.device), store, training, start, process, console.warning)
+    progress = _progress(config, run, saved, process, resets)
+    if saved:
+        notes += _restore(trainer, saved, progress, process, resets)
+    if training.max_epochs == progress.epoch + 1:  # moves on if this epoch is used up
+        next(batches_from(store, training, progress), None)
+    events = on_first_rank(lambda: log.validations(log.read_metrics(run)))
+    events = [event for event in events if event["step"] <= progress.step]
+    return Session(config, run, process, console, trainer, tokenizer, progress, stop, notes, events)
+
+
+def _newest(folder: Path, console: log.Console) -> Saved | None:
+    """The checkpoint to go on from, which the first rank chooses for all."""
+    chosen: list[Saved | None] = []
+
+    def choose() -> Path | None:
+        saved, warnings = checkpoint.newest(folder)
+        for warning in warnings:
+            console.warning(warning)
+        chosen.append(saved)
+        return saved.folder if saved else None
+
+    found = on_first_rank(choose)
+    if chosen:
+        return chosen[0]
+    return checkpoint.read(found) if found else None
+
+
+def _progress(config: Config, run: Path, saved: Saved | None, process: Process, resets: Sequence[str]) -> Progress:
+    progress = saved.progress if saved else Progress(sums=dict(NO_SUMS))
+    if "data" in resets:
+        progress.epoch = progress.batch = 0
+    if progress.minutes != (config.training.max_minutes or 0.0):  # to be reckoned anew
+        progress.minutes, progress.last_step = 0.0, None
+    wanted = memory.first_choice(config.training, process, progress.device_tokens)
+    progress.device_tokens = memory.after_failure(run, wanted)
+    return progress
+
+
+def _restore(trainer: Trainer, saved: Saved, progress: Progress, process: Process, resets: Sequence[str]) -> list[str]:
+    """Puts back the optimiser's state; sentences about what was resumed and what is different now."""
+    trainer.optimizer.load(saved.moments, moments="optimizer" not in resets)
+    if progress.loss_scale and trainer.scaler.is_enabled():
+        trainer.scaler.load_state_dict(progress.loss_scale)
+    before, now = saved.state["machine"], machine_record(process)
+    place = f"step {progress.step}, epoch {progress.epoch + 1}, batch {progress.batch}"
+    return [f"resuming at {place} from {saved.folder}"] + [
+        f"warning: {key} was {before[key]}, is {now[key]}: results will not be equal to the last bit"
+        for key in ("threads", "device", "torch", "ranks")
+        if before[key] != now[key]
+    ]
