@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,23 @@ def start(*arguments: str | Path, cwd: Path, prefix: Sequence[str] = COMMAND, **
         text=True,
         start_new_session=True,
     )
+
+
+def start_ranks(*arguments: str | Path, cwd: Path, count: int = 2, **more: str) -> list[subprocess.Popen[str]]:
+    """Starts ranks without a launcher between, so that each one's exit code and words are seen."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [start(*arguments, cwd=cwd, **shared, **names, **more) for names in own]
+
+
+def patched(folder: Path, code: str) -> dict[str, str]:
+    """An environment in which `code` runs before anything else does, as if the machine were so."""
+    (folder / "patch").mkdir(exist_ok=True)
+    (folder / "patch" / "sitecustomize.py").write_text(code, "utf-8")
+    return {"PYTHONPATH": str(folder / "patch")}
 
 
 def wait_for(process: subprocess.Popen[str], pattern: str) -> str:

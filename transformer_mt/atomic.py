@@ -48,13 +48,23 @@ def new_folder(final: Path) -> Iterator[Path]:
     shutil.rmtree(old, ignore_errors=True)
 
 
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Lets an error of the system name the file that it is about, which those of an open file do not."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a UTF-8 file in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_of(path)
     try:
-        partial.write_bytes(text.encode())
-        sync(partial)
+        with naming(path):
+            partial.write_bytes(text.encode())
+            sync(partial)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ Without a launcher there is one process, rank 0 of 1, and every function here do
 """
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,22 +23,24 @@ T = TypeVar("T")
 
 # Rank 0 may prepare data for hours while the others wait; torchrun itself notices a process that died.
 TIMEOUT = timedelta(days=7)
+POLL_SECONDS = 0.02
 
 
 class Notice:
     """A number that any rank can post and that all can read at any time, without waiting for each other."""
 
-    def __init__(self, store: Any, key: str) -> None:
-        # A connection of its own: the watcher's thread must not wait behind the main one.
-        self._store, self._key = store.clone(), key
+    KEY = "signal"
+
+    def __init__(self, store: Any) -> None:
+        self._store = store.clone()  # a connection of its own: its thread must not wait behind the main one
 
     def post(self, number: int) -> None:
         """Lets all ranks know."""
-        self._store.set(self._key, str(number))
+        self._store.set(self.KEY, str(number))
 
     def read(self) -> int:
         """What was posted last, 0 if nothing was."""
-        return int(self._store.get(self._key)) if self._store.check([self._key]) else 0
+        return int(self._store.get(self.KEY)) if self._store.check([self.KEY]) else 0
 
 
 @dataclass(frozen=True)
@@ -102,21 +105,50 @@ def process_group(device: str = "auto") -> Iterator[Process]:
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    store, rank, ranks = next(rendezvous("env://", timeout=TIMEOUT))
-    store.set_timeout(TIMEOUT)
+    shared, rank, ranks = next(rendezvous("env://", timeout=TIMEOUT))
+    shared.set_timeout(TIMEOUT)
+    store = _own_room(shared, rank, ranks)
     # Objects and waiting go through gloo, so that a GPU is never kept busy by a process that only waits.
     backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=ranks)
     try:
-        # A key of its own for each start: after an elastic restart the store is still the same.
-        key = on_first_rank(lambda: f"transformer-mt/{uuid.uuid4()}")
-        yield Process(rank, ranks, chosen, Notice(store, key) if ranks > 1 else None)
+        yield Process(rank, ranks, chosen, Notice(store) if ranks > 1 else None)
     except RuntimeError as error:
         if _lost_another(error):
             raise OtherRankFailed(1, "left, since the connection to another rank is lost") from None
         raise
     finally:
         dist.destroy_process_group()
+
+
+def _own_room(store: Any, rank: int, ranks: int) -> Any:
+    """A part of the launcher's store that no start before this one has written to.
+
+    After an elastic restart the store is the one that the ranks before had, with their addresses in it, and who reads
+    one of those waits for a process that is gone. So each rank says hello with a word of its own, and the first one
+    names the new part together with the words it has heard, until all have answered.
+    """
+
+    def read(key: str) -> str:
+        return str(store.get(key).decode()) if store.check([key]) else ""
+
+    if rank == 0:
+        room = str(uuid.uuid4())
+        others = range(1, ranks)
+        while True:
+            words = [read(f"transformer-mt/hello/{other}") for other in others]
+            store.set("transformer-mt/room", " ".join([room, *words]))
+            if all(read(f"transformer-mt/answer/{other}") == room for other in others):
+                break
+            time.sleep(POLL_SECONDS)
+    else:
+        word = str(uuid.uuid4())
+        store.set(f"transformer-mt/hello/{rank}", word)
+        while word not in (named := read("transformer-mt/room").split()):
+            time.sleep(POLL_SECONDS)
+        room = named[0]
+        store.set(f"transformer-mt/answer/{rank}", room)
+    return dist.PrefixStore(f"transformer-mt/{room}", store)  # type: ignore[attr-defined]
 
 
 def _lost_another(error: RuntimeError) -> bool:

@@ -54,8 +54,21 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, raised where the program is, as Ctrl-C is: what is half-made is cleaned up on the way out."""
 
 
-def _terminate(number: int, _: FrameType | None) -> None:
-    raise Terminated
+@contextmanager
+def _sigterm_raised() -> Iterator[None]:
+    """Makes SIGTERM raise Terminated inside; Python allows it in the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -69,10 +82,9 @@ def reported(*, debug: bool, rank: int | None = None, local_rank: int = 0) -> It
     """
     prefix = "" if rank is None else f"rank {rank}: "
     speaks = not rank
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
     try:
-        yield
+        with _sigterm_raised():
+            yield
         sys.stdout.flush()  # a reader who left is noticed here, not when the interpreter ends
     except BrokenPipeError:  # the reader of our output left, as in `| head -1`: not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor when it flushes what is left

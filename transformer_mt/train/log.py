@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from transformer_mt.atomic import naming, write_text
 from transformer_mt.distributed import Process
 
 METRICS = "metrics.jsonl"
@@ -33,9 +34,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 def cut_metrics(run: Path, step: int) -> None:
     """Takes back what was written after update `step`, which will be done again."""
     events = [event for event in read_metrics(run) if event["step"] <= step]
-    partial = run / f".{METRICS}.partial"
-    partial.write_text("".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events), "utf-8")
-    os.replace(partial, run / METRICS)
+    write_text(run / METRICS, "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events))
 
 
 class Console:
@@ -59,8 +58,9 @@ class Console:
             tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
         if self._log:
-            self._log.write(text + "\n")
-            self._log.flush()
+            with naming(self._log.name):
+                self._log.write(text + "\n")
+                self._log.flush()
 
     def warning(self, text: str) -> None:
         """A line that is printed even when quiet."""
@@ -82,7 +82,8 @@ class Console:
             self._bar.close()
             self._bar = None
         if self._log:
-            self._log.close()
+            with naming(self._log.name):
+                self._log.close()
             self._log = None
 
 
@@ -105,17 +106,24 @@ class Metrics:
     def write(self, event: dict[str, Any]) -> None:
         """Adds an event: `event` (train or validation), `step`, and its numbers."""
         if self._file:
-            self._file.write(json.dumps(_plain(event), ensure_ascii=False, allow_nan=False) + "\n")
-            self._file.flush()
+            with naming(self._file.name):
+                self._file.write(json.dumps(_plain(event), ensure_ascii=False, allow_nan=False) + "\n")
+                self._file.flush()
         if self._board:
             for key, value in event.items():
                 if isinstance(value, (int, float)) and key != "step":
                     self._board.add_scalar(f"{event['event']}/{key}", value, event["step"])
 
+    def sync(self) -> None:
+        """Forces what was written to the disk: a checkpoint must not outlive the events before it."""
+        if self._file:
+            os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Writes out what is buffered."""
         if self._file:
-            self._file.close()
+            with naming(self._file.name):
+                self._file.close()
         if self._board:
             self._board.close()
 

@@ -3,7 +3,7 @@
 import platform
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class Session:
     """What to say once it is clear that there is something to train."""
     validations: list[dict[str, Any]]
     """Those made up to this update; the same on all ranks."""
+    metrics: log.Metrics = field(init=False)
 
     @property
     def checkpoints(self) -> Path:
@@ -96,9 +97,9 @@ class Session:
     def train(self) -> None:
         """Updates until there is nothing more to train or a signal comes."""
         board, step = self.config.training.tensorboard, self.progress.step
-        metrics = log.Metrics(self.run, enabled=self.process.first, tensorboard=board, step=step)
+        self.metrics = log.Metrics(self.run, enabled=self.process.first, tensorboard=board, step=step)
         try:
-            self._catch_up(metrics)
+            self._catch_up()
             for batch in batches_from(self.trainer.store, self.config.training, self.progress):
                 if self.finished():
                     break
@@ -108,10 +109,10 @@ class Session:
                 self.progress.seconds += time.perf_counter() - begin
                 self.progress.sums["seconds"] += time.perf_counter() - begin
                 if self.progress.step > step:
-                    self._after_update(metrics, leaving=stopped)
+                    self._after_update(leaving=stopped)
                 if stopped:
                     self._leave()
-            self._end(metrics)
+            self._end()
         except OutOfMemory as failure:
             tokens = self.progress.device_tokens
             memory.note_failure(self.run, tokens, self.process.rank)
@@ -120,22 +121,22 @@ class Session:
                 f"{tokens // 2})"
             ) from None
         finally:
-            metrics.close()
+            self.metrics.close()
             self.console.close()
 
-    def _after_update(self, metrics: log.Metrics, *, leaving: bool) -> None:
+    def _after_update(self, *, leaving: bool) -> None:
         """Logs, saves and validates, in this order, when it is time to; a validation is left to the next session."""
         training, step = self.config.training, self.progress.step
         if step & (step - 1) == 0:
             self._reckon_last_step()
         if step % training.log_every_steps == 0 or step == self._last_step():
-            self._log(metrics)
+            self._log()
         self.console.bar(step, self._last_step(), "update")
         validate = step % training.validation.every_steps == 0
         if validate or step % training.checkpoint.every_steps == 0:
             self._save(planned=True)
         if validate and not leaving:
-            self._validate(metrics)
+            self._validate()
 
     def _last_step(self) -> int | None:
         """The update that max_steps or max_minutes ends with, whichever comes first; None while that is not known."""
@@ -154,11 +155,11 @@ class Session:
             speed = f"{seconds / progress.step:.3g} seconds each"
             self.console.line(f"training.max_minutes {minutes:g} come to {progress.last_step} updates, {speed}")
 
-    def _log(self, metrics: log.Metrics) -> None:
+    def _log(self) -> None:
         progress = self.progress
         event = log.train_event(progress.step, progress.sums, self.trainer.rate(progress.step), progress.epoch)
         progress.sums = dict(NO_SUMS)
-        metrics.write(event)
+        self.metrics.write(event)
         limit = self._last_step()
         left = (limit - progress.step) * progress.seconds / progress.step if limit else None
         self.console.line(log.train_line(event, limit, left))
@@ -170,6 +171,7 @@ class Session:
         record = {"planned": planned, "config": config, "machine": machine}
 
         def save() -> None:
+            self.metrics.sync()
             with self.trainer.optimizer.averaged():
                 model = weights(self.trainer.model)
             checkpoint.save(self.checkpoints, model, self.trainer.optimizer.state(), self.progress, record)
@@ -182,7 +184,7 @@ class Session:
         for name in checkpoint.prune(self.checkpoints, rules.keep_last, rules.keep_resumable, self._best_steps()):
             self.console.line(f"removed checkpoint {name}")
 
-    def _validate(self, metrics: log.Metrics) -> None:
+    def _validate(self) -> None:
         """Measures on all ranks; the first one writes it down and marks the best checkpoint."""
         begin = time.perf_counter()
         event: dict[str, Any] = {"event": "validation", "step": self.progress.step}
@@ -190,7 +192,7 @@ class Session:
             event |= self._measured()
         event["seconds"] = time.perf_counter() - begin
         event = on_first_rank(lambda: event)
-        metrics.write(event)
+        self.metrics.write(event)
         self.validations.append(event)
         self.console.line(log.validation_line(event, self._best_steps()[:1] == [event["step"]]))
         self._mark_best()
@@ -221,11 +223,11 @@ class Session:
     def _languages(self) -> tuple[str, str]:
         return self.config.languages.source, self.config.languages.target
 
-    def _catch_up(self, metrics: log.Metrics) -> None:
+    def _catch_up(self) -> None:
         """Does what was due when the last session ended between saving and measuring, or marking the best."""
         step, every = self.progress.step, self.config.training.validation.every_steps
         if step and step % every == 0 and not self._validated():
-            self._validate(metrics)
+            self._validate()
         self._mark_best()
 
     def _validated(self) -> bool:
@@ -264,7 +266,7 @@ class Session:
             self._save()
         self.leave_if_asked()
 
-    def _end(self, metrics: log.Metrics) -> None:
+    def _end(self) -> None:
         """The last checkpoint and validation, then model/."""
         if self.progress.step == 0:
             skipped = self.progress.skipped
@@ -273,10 +275,10 @@ class Session:
             )
         if not self._saved():
             if self.progress.sums["updates"]:
-                self._log(metrics)
+                self._log()
             self._save()
         if not self._validated():
-            self._validate(metrics)
+            self._validate()
         on_first_rank(self._make_model)
         self.leave_if_asked()
 

@@ -76,13 +76,20 @@ def stop_flag(process: Process) -> Iterator[StopFlag]:
 
 
 def _pass_on(flag: StopFlag, process: Process, ended: threading.Event) -> None:
-    """Tells the other ranks of a signal to this one, or brings this one a signal that another rank tells of."""
+    """Tells the other ranks of a signal to this one, or brings this one a signal that another rank tells of.
+
+    A launcher that was killed can signal nothing any more: that is taken for SIGTERM.
+    """
     assert process.notice
-    try:
-        while not ended.wait(WATCH_SECONDS):
+    launcher = os.getppid()
+    while not ended.wait(WATCH_SECONDS):
+        try:
             if flag.signal_number:
                 return process.notice.post(flag.signal_number)
-            if number := process.notice.read():
-                return _thread.interrupt_main(signal.Signals(number))
-    except RuntimeError:
-        pass  # the store went with the launcher, which ends us by itself
+            number = process.notice.read()
+        except RuntimeError:  # the store went with the launcher
+            number = 0
+        if os.getppid() != launcher:
+            number = signal.SIGTERM
+        if number:
+            return _thread.interrupt_main(signal.Signals(number))
