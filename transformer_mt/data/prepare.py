@@ -51,6 +51,9 @@ def check_sources(config: Config) -> None:
                 subwords.load_model(given)
             except UserError as failure:
                 problems += [f"tokenizer.{key}: {message}" for message in failure.messages]
+    initial = config.training.initial_model
+    if initial and not initial.is_dir():
+        problems.append(f"training.initial_model: {initial} does not exist, wanted a model, run or checkpoint folder")
     if problems:
         raise UserError(*problems)
 

@@ -1,6 +1,7 @@
 """Updates: passes over the rows of a batch, one gradient of the mean loss per target token, one step of Adam."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import count
@@ -43,8 +44,19 @@ class LossOf(nn.Module):
         """What rows and lengths are rounded up to, so that few shapes are met."""
         self.shapes: set[tuple[int, ...]] = set()
         """Shapes met while training a compiled model."""
-        # The function, not the module, is compiled: the names of its weights stay as they are.
-        self._train = torch.compile(model.forward, dynamic=True) if compiled else model.forward
+        self._train = model.forward
+        if compiled:
+            # The table of positions is cached by its size, and the same whenever it is made again.
+            warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
+            # A signal may break compiling off.
+            warnings.filterwarnings("ignore", message="(?s)Error detected in .* Traceback of forward call")
+            # The function, not the module, is compiled: the names of its weights stay as they are.
+            self._train = torch.compile(model.forward, dynamic=True)
+
+    def compiled(self) -> str:
+        """What compiling came to."""
+        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        return f"compiled: {len(self.shapes)} shapes of passes, {graphs} graphs"
 
     def forward(self, source: Tensor, target_input: Tensor, labels: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Sums of loss and nll over the labels (N,).

@@ -34,6 +34,7 @@ def train(config: Config, run: Path, process: Process, console: log.Console, res
             (console.warning if note.startswith("warning: ") else console.line)(note.removeprefix("warning: "))
         on_first_rank(lambda: write_config(session.config))
         on_first_rank(lambda: log.cut_metrics(run, session.progress.step))
+        console.line(session.record())
         console.line(session.summary())
         on_first_rank(session.check_disk)
         if not reason:

@@ -62,6 +62,12 @@ class Session:
         """The folder of checkpoints."""
         return self.run / "checkpoints"
 
+    def record(self) -> str:
+        """The versions and the seed that results depend on."""
+        machine = machine_record(self.process)
+        versions = f"transformer-mt {machine['transformer_mt']}, torch {machine['torch']}, Python {machine['python']}"
+        return f"{versions}, {machine['device']}, seed {self.config.training.seed}"
+
     def summary(self) -> str:
         """What is about to be trained, on what, and how high the learning rate will go."""
         trainer, peak = self.trainer, max(1, self.config.training.learning_rate.warmup_steps)
@@ -279,6 +285,8 @@ class Session:
             self._save()
         if not self._validated():
             self._validate()
+        if self.config.training.compile:
+            self.console.line(self.trainer.loss.compiled())
         on_first_rank(self._make_model)
         self.leave_if_asked()
 
