@@ -53,6 +53,10 @@ PenaltyOption = Annotated[
         "none 1, average n, power n^alpha, gnmt ((5+n)/6)^alpha.",
     ),
 ]
+TemperatureOption = Annotated[float | None, typer.Option("--temperature", help="Sampling: logits are divided by it.")]
+TopKOption = Annotated[int | None, typer.Option("--top-k", min=1, help="Sampling: from so many best pieces only.")]
+TopPOption = Annotated[float | None, typer.Option("--top-p", help="Sampling: from the fewest pieces of this share.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Sampling: another seed, other outputs.")]
 AlphaOption = Annotated[float | None, typer.Option("--alpha", help="Exponent of the length penalty.")]
 ResetOption = Annotated[
     list[str] | None,
@@ -191,6 +195,18 @@ def translate(
     form: Annotated[str | None, typer.Option("--format", help="text, moses (id ||| text ||| score) or jsonl.")] = None,
     beam_size: BeamOption = None, n_best: BestOption = None, batch_size: BatchOption = None,
     length_penalty: PenaltyOption = None, alpha: AlphaOption = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw outputs instead of searching for the best.")] = False,
+    temperature: TemperatureOption = None, top_k: TopKOption = None, top_p: TopPOption = None, seed: SeedOption = None,
+    no_repeat_ngram: Annotated[
+        int | None, typer.Option("--no-repeat-ngram", min=0, help="No sequence of so many pieces comes twice.")
+    ] = None,
+    min_length: Annotated[int | None, typer.Option("--min-length", min=0, help="Fewest pieces of an output.")] = None,
+    prefix: Annotated[
+        Path | None, typer.Option("--target-prefix", help="File: what each translation has to begin with.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="File for the summary as JSON, with line numbers.")
+    ] = None,
     device: DeviceOption = "auto", precision: PrecisionOption = "float32",
     quiet: QuietOption = False, debug: DebugOption = False,
 ) -> None:  # fmt: skip
@@ -199,7 +215,14 @@ def translate(
         if form:
             _check_choice("--format", form, ("text", "moses", "jsonl"))
         _check_choice("--precision", precision, PRECISIONS)
-        changes = _search_changes(beam_size, n_best, batch_size, length_penalty, alpha)
+        changes = _search_changes(beam_size, n_best, batch_size, length_penalty, alpha) | {
+            "no_repeat_ngram": no_repeat_ngram,
+            "min_length": min_length,
+            "sampling.temperature": temperature if temperature is not None or not sample else 1.0,
+            "sampling.top_k": top_k,
+            "sampling.top_p": top_p,
+            "sampling.seed": seed,
+        }
         loaded = _maybe_load(config, set_)
         from transformer_mt import commands
         from transformer_mt.distributed import process_group
@@ -207,7 +230,33 @@ def translate(
         with process_group(device) as process:
             say = _say(quiet)
             translator, _ = commands.load_translator(model, loaded, process, precision, changes, say)
-            commands.translate(translator, source, output, form, process, say)
+            commands.translate(translator, source, output, form, process, say, prefix=prefix, report=report)
+
+
+@app.command()
+def score(
+    source: Annotated[Path, typer.Option("--input", "-i", help="Source lines.")],
+    target: Annotated[Path, typer.Option("--target", "-t", help="A translation of each.")],
+    config: MaybeConfig = None, set_: SetOption = None, model: ModelOption = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default stdout.")] = None,
+    form: Annotated[str, typer.Option("--format", help="text (log-probability, pieces, score) or jsonl.")] = "text",
+    batch_size: BatchOption = None, length_penalty: PenaltyOption = None, alpha: AlphaOption = None,
+    device: DeviceOption = "auto", precision: PrecisionOption = "float32",
+    quiet: QuietOption = False, debug: DebugOption = False,
+) -> None:  # fmt: skip
+    """Tell the log-probability that a model gives to translations made elsewhere, by forced decoding."""
+    with _errors(debug):
+        _check_choice("--format", form, ("text", "jsonl"))
+        _check_choice("--precision", precision, PRECISIONS)
+        changes = _search_changes(None, None, batch_size, length_penalty, alpha)
+        loaded = _maybe_load(config, set_)
+        from transformer_mt import commands
+        from transformer_mt.distributed import process_group
+
+        with process_group(device) as process:
+            say = _say(quiet)
+            translator, _ = commands.load_translator(model, loaded, process, precision, changes, say)
+            commands.score(translator, source, target, output, form, process, say)
 
 
 def _search_changes(

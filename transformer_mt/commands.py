@@ -5,6 +5,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -56,7 +57,11 @@ def changed_decoding(settings: Decoding, changes: dict[str, Any]) -> Decoding:
     for key, value in changes.items():
         if value is not None:
             section, _, last = key.rpartition(".")
+            if section and values[section] is None:
+                values[section] = {}
             (values[section] if section else values)[last] = value
+    if values["sampling"] is not None and changes.get("beam_size"):
+        raise UserError("--beam-size does not go together with sampling (--sample, --temperature, --top-k, --top-p)")
     if changes.get("beam_size") is not None and changes.get("n_best") is None:
         values["n_best"] = min(values["n_best"], values["beam_size"])
     try:
@@ -102,11 +107,20 @@ def _writer(file: BinaryIO) -> Callable[[str], None]:
 
 
 def translate(
-    translator: Translator, source: Path | None, output: Path | None, form: str | None, process: Process, say: Say
+    translator: Translator,
+    source: Path | None,
+    output: Path | None,
+    form: str | None,
+    process: Process,
+    say: Say,
+    *,
+    prefix: Path | None = None,
+    report: Path | None = None,
 ) -> None:
     """Translates a file or standard input, and says on stderr what happened to the lines.
 
-    `form` is text, moses or jsonl; None is text, or moses where several hypotheses are asked for.
+    `form` is text, moses or jsonl; None is text, or moses where several hypotheses are asked for. `prefix` holds what
+    each translation has to begin with, line by line; `report` gets the summary as JSON, with line numbers.
     """
     several = translator.settings.n_best > 1
     form = form or ("moses" if several else "text")
@@ -114,10 +128,17 @@ def translate(
         raise UserError("several processes cannot share standard input: give --input")
     if source is not None and (not source.exists() or source.is_dir()):
         raise UserError(f"input file {source} not found")
-    if output is not None and output.is_dir():
-        raise UserError(f"--output {output} is a folder; wanted a file")
-    if output is not None and not output.parent.is_dir():
-        raise UserError(f"folder {output.parent} of --output does not exist")
+    for option, path in (("--output", output), ("--report", report)):
+        if path is not None and path.is_dir():
+            raise UserError(f"{option} {path} is a folder; wanted a file")
+        if path is not None and not path.parent.is_dir():
+            raise UserError(f"folder {path.parent} of {option} does not exist")
+    if prefix is not None and not prefix.is_file():
+        raise UserError(f"prefix file {prefix} not found")
+    if prefix is not None and source is not None and source.is_file():
+        counts = [sum(1 for _ in files.text_lines(path)) for path in (source, prefix)]
+        if counts[0] != counts[1]:
+            raise UserError(f"{source} has {counts[0]} lines, {prefix} has {counts[1]}")
     if form == "text" and several:
         raise UserError(f"--format text has one line a line: n_best {translator.settings.n_best} needs moses or jsonl")
     if source is not None and source.is_file():
@@ -128,8 +149,34 @@ def translate(
         groups = _line_groups(source, stack)
         write = stack.enter_context(_output(output, process.first))
         name = str(source) if source else "standard input"
-        summary = translate_stream(translator, groups, write, name=name, form=form, process=process, say=say)
+        begins = iter(files.text_lines(prefix)) if prefix else None
+        summary = translate_stream(
+            translator, groups, write, name=name, form=form, process=process, say=say, prefixes=begins
+        )
+    if report and process.first:
+        write_json(report, summary.report())
     say(summary.text())
+
+
+def score(
+    translator: Translator, source: Path, target: Path, output: Path | None, form: str, process: Process, say: Say
+) -> None:
+    """Writes what the model thinks of given translations, a line each: text (sum, pieces, score) or jsonl."""
+    sources, targets = (list(files.text_lines(path)) for path in (source, target))
+    if len(sources) != len(targets):
+        raise UserError(f"{source} has {len(sources)} lines, {target} has {len(targets)}")
+    if output is not None and not output.parent.is_dir():
+        raise UserError(f"folder {output.parent} of --output does not exist")
+    scored = translator.score(sources, targets, process)
+    with _output(output, process.first) as write:
+        for number, found in enumerate(scored, 1):
+            if form == "jsonl":
+                write(json.dumps({"line": number, **asdict(found)}, ensure_ascii=False) + "\n")
+            else:
+                write(f"{found.log_probability:.6f}\t{found.length}\t{found.score:.6f}\n")
+        write("")
+    total, pieces = sum(found.log_probability for found in scored), sum(found.length for found in scored)
+    say(f"{len(scored)} lines, {pieces} pieces, perplexity {log.perplexity(-total / max(1, pieces)):.4f}")
 
 
 def _line_groups(source: Path | None, stack: contextlib.ExitStack) -> Iterator[list[bytes]]:

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from tests import tiny
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK
-from transformer_mt.decode.beam import Hypothesis, LengthPenalty, beam_search
+from transformer_mt.decode.beam import Hypothesis, LengthPenalty, Rules, beam_search
 from transformer_mt.model.transformer import Decoding, Transformer
 
+RULES = Rules(EOS, (PAD, UNK, BOS))
 KINDS = pytest.mark.parametrize(
     "keys",
     [
@@ -45,7 +46,7 @@ def padded(rows: list[list[int]]) -> Tensor:
 @torch.no_grad()
 def search(net: Transformer, rows: list[list[int]], beam_size: int = 4, **keys) -> list[list[Hypothesis]]:
     limits = torch.tensor([len(row) + 8 for row in rows])
-    options = {"start": BOS, "eos": EOS, "forbidden": (PAD, UNK, BOS), "beam_size": beam_size, **keys}
+    options = {"start": BOS, "rules": RULES, "beam_size": beam_size, **keys}
     return beam_search(Decoding(net, padded(rows)), limits, **options)
 
 
@@ -147,7 +148,7 @@ def test_rows_leave_the_model_with_their_sentences() -> None:
             return original(self, tokens)
 
     limits = torch.tensor([len(row) + 8 for row in rows])
-    options = {"start": BOS, "eos": EOS, "forbidden": (PAD, UNK, BOS), "beam_size": 4}
+    options = {"start": BOS, "rules": RULES, "beam_size": 4}
     beam_search(Counting(net, padded(rows)), limits, **options)
     assert counts == sorted(counts, reverse=True) and counts[-1] < counts[0]
     together, alone = sum(counts), 0

@@ -338,7 +338,7 @@ def test_validation_that_is_broken_off_gives_the_model_back_in_training_mode(tmp
 def test_a_copy_task_is_learnt(tmp_path: Path, norm: str) -> None:
     """32 pairs that copy their source: at least 31 come back exactly, so shifting, masks and start agree everywhere."""
     from transformer_mt.data.store import Store, StoreWriter
-    from transformer_mt.decode.beam import beam_search
+    from transformer_mt.decode.beam import Rules, beam_search
     from transformer_mt.model.transformer import Decoding
 
     rows = [source for source, _ in tiny.pairs([(length % 6 + 2, 1) for length in range(32)], seed=3)]
@@ -357,7 +357,7 @@ def test_a_copy_task_is_learnt(tmp_path: Path, norm: str) -> None:
     with torch.no_grad():
         for row in rows:
             state = Decoding(net, torch.tensor([[*row, EOS]]))
-            found = beam_search(state, torch.tensor([20]), start=2, eos=EOS, forbidden=(PAD, 1, 2), beam_size=1)
+            found = beam_search(state, torch.tensor([20]), start=2, rules=Rules(EOS, (PAD, 1, 2)), beam_size=1)
             right += list(found[0][0].tokens) == row
     assert right >= 31
     assert NO_SUMS["loss"] == 0.0  # sums of one run are not those of the next

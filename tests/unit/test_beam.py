@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.tiny import Table, every_output, random_table
 from transformer_mt.config import Decoding
-from transformer_mt.decode.beam import Hypothesis, LengthPenalty, beam_search, top
+from transformer_mt.decode.beam import Hypothesis, LengthPenalty, Rules, beam_search, top
 
 EOS, START, FORBIDDEN = 3, 2, (0, 1, 2)
 PENALTIES = [
@@ -21,8 +21,10 @@ PENALTIES = [
 
 
 def search(table: Table, limits: list[int], **keys) -> list[list[Hypothesis]]:
-    options = {"start": START, "eos": EOS, "forbidden": FORBIDDEN, "beam_size": table.beam_size, **keys}
-    return beam_search(table, torch.tensor(limits), **options)
+    ruled = {key: keys.pop(key) for key in ("forbidden", "min_length", "no_repeat_ngram", "prefixes") if key in keys}
+    rules = Rules(**{"eos": EOS, "forbidden": FORBIDDEN, **ruled})
+    options = {"start": START, "beam_size": table.beam_size, **keys}
+    return beam_search(table, torch.tensor(limits), rules=rules, **options)
 
 
 def constant(logits: list[float]) -> Table:
@@ -246,3 +248,49 @@ def test_finished_sentences_leave() -> None:
     found = search(table, [length + 50 for length in lengths])
     assert [len(items[0].tokens) for items in found] == lengths
     assert table.rows <= 1.3 * 4 * sum(length + 1 for length in lengths)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("gram", [1, 2, 3])
+def test_no_ngram_comes_twice(gram: int, beam_size: int) -> None:
+    """A model in love with one token; without the rule it says nothing else."""
+    logits = torch.tensor([0, 0, 0, 0, 8, 7, 1, 1.0])
+    table = lambda: Table(lambda s, p: logits, 1, beam_size)  # noqa: E731
+    for item in search(table(), [6], no_repeat_ngram=gram, min_length=4)[0]:
+        grams = [item.tokens[place : place + gram] for place in range(len(item.tokens) - gram + 1)]
+        assert len(set(grams)) == len(grams) >= 4 - gram + 1
+    assert len(set(search(table(), [6], min_length=4)[0][0].tokens)) == 1
+
+
+def test_ngram_blocking_equals_exhaustive_search() -> None:
+    logits_of = random_table(7, 3)
+    words = (4, 5, 6)
+    allowed = [
+        item
+        for item in every_output(partial(logits_of, 0), words, EOS, 4, LengthPenalty())
+        if len({item[2][place : place + 2] for place in range(len(item[2]) - 1)}) == max(0, len(item[2]) - 1)
+    ]
+    found = search(Table(logits_of, 1, 81), [4], no_repeat_ngram=2, n_best=5)[0]
+    assert [item.tokens for item in found] == [tokens for _, _, tokens in allowed[:5]]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3, 81])
+def test_a_prefix_is_kept_and_costs_what_the_model_says(beam_size: int) -> None:
+    """Even one of forbidden tokens, and one as long as the limit; a free neighbour is not touched."""
+    logits_of, penalty = random_table(7, 5), LengthPenalty()
+    prefixes = [(5, 1), (), (6, 6, 6, 6)]
+    found = search(Table(logits_of, 3, beam_size), [4, 4, 4], prefixes=prefixes, penalty=penalty)
+    free = search(Table(lambda s, p: logits_of(1, p), 1, beam_size), [4], penalty=penalty)
+    assert found[1] == free[0]
+    for sentence, prefix in ((0, (5, 1)), (2, (6, 6, 6, 6))):
+        best = found[sentence][0]
+        assert best.tokens[: len(prefix)] == prefix
+        forced = [*best.tokens, EOS]
+        total = sum(
+            float(logits_of(sentence, best.tokens[:place]).log_softmax(-1)[token]) for place, token in enumerate(forced)
+        )
+        assert best.log_probability == pytest.approx(total, abs=1e-9)
+    if beam_size == 81:
+        every = every_output(partial(logits_of, 0), range(1, 7), EOS, 4, penalty)
+        legal = [t for *_, t in every if t[:2] == (5, 1) and not {1, 2, 3} & set(t[2:])]
+        assert found[0][0].tokens == legal[0]

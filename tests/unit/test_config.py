@@ -133,7 +133,10 @@ def test_an_unknown_key_is_told_with_its_place_and_the_nearest(refuse: Refuse) -
         ("max_steps: 5", "unknown key max_steps (c.yaml:6), did you mean training.max_steps?"),
         ("training.max_steps: 5", "unknown key training.max_steps (c.yaml:6): in a file, training: {max_steps: ...}"),
         ("model: {d_model: 5}", "unknown key model.d_model (c.yaml:6), did you mean model.model_size?"),
-        ("decoding: {zzz: 5, beam_size: 5}", "unknown key decoding.zzz (c.yaml:6); known here: beam_size, n_best, "),
+        (
+            "decoding: {zzz: 5, beam_size: 5}",
+            "unknown key decoding.zzz (c.yaml:6); known here: beam_size, sampling, n_best, ",
+        ),
         ("decoding: {auto: 5}", "unknown key decoding.auto (c.yaml:6); known here: beam_size"),
         ("decoding: {'a(b)[0]': 5}", "unknown key decoding.a(b)[0] (c.yaml:6); known here: beam_size"),
     ],

@@ -25,12 +25,13 @@ from transformer_mt.config.data import (
     source_kind,
 )
 from transformer_mt.config.training import Checkpoint, LearningRate, Optimizer, Training, Validation
-from transformer_mt.config.values import Count, Name, Natural, Section, Share, UserPath
+from transformer_mt.config.values import Count, Name, Natural, Positive, Section, Seed, Share, UserPath
 
 __all__ = [
     "PRESETS", "SOURCE_KINDS", "Checkpoint", "Cleaning", "Config", "Data", "Decoding", "DemoSource", "Evaluation",
     "HubSource", "JsonlSource", "Languages", "LearningRate", "LengthPenalty", "MaxLength", "Model", "Optimizer",
-    "ParquetSource", "Source", "TextSource", "Tokenizer", "Training", "TsvSource", "Validation", "source_kind",
+    "ParquetSource", "Sampling", "Source", "TextSource", "Tokenizer", "Training", "TsvSource", "Validation",
+    "source_kind",
 ]  # fmt: skip
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -112,19 +113,35 @@ class MaxLength(Section):
     extra: Natural = 50
 
 
+class Sampling(Section):
+    """Outputs drawn from the model's distribution; those of a line depend on seed and line number alone."""
+
+    temperature: Positive = 1.0
+    """What logits are divided by: below 1 likely pieces become likelier."""
+    top_k: Count | None = None
+    """Draw from the most probable so many pieces only."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Draw from the fewest pieces that together have this probability only (Holtzman et al. 2020)."""
+    seed: Seed = 1
+
+
 class Decoding(Section):
-    """Beam search (section 6.1)."""
+    """Beam search (section 6.1), or sampling."""
 
     beam_size: Count = 4
     """1 is greedy search."""
+    sampling: Sampling | None = None
+    """Draw outputs instead of searching for the best; beam_size is not used then."""
     n_best: Count = 1
-    """Hypotheses given for each sentence; at most beam_size."""
+    """Hypotheses given for each sentence; at most beam_size, any number of samples."""
     length_penalty: LengthPenalty = LengthPenalty()
     max_length: MaxLength = MaxLength()
     max_source_tokens: Count | None = 1024
     """Pieces read of one line; what is longer is cut, with a warning that names the line. null reads any length."""
     min_length: Natural = 1
     """Fewest pieces of an output for a source that is not empty."""
+    no_repeat_ngram: Natural = 0
+    """No sequence of so many pieces comes twice in an output; 0 lets any."""
     batch_size: Count = 256
     """Sentences decoded together at most."""
     batch_tokens: Count = 8000
@@ -136,7 +153,7 @@ class Decoding(Section):
 
     @model_validator(mode="after")
     def _n_best_fits(self) -> "Decoding":
-        if self.n_best > self.beam_size:
+        if self.n_best > self.beam_size and self.sampling is None:
             raise ValueError(f"n_best: found {self.n_best}, wanted at most beam_size ({self.beam_size})")
         return self
 

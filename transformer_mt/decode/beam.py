@@ -52,6 +52,64 @@ class Hypothesis:
     score: float
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What may not come next, whatever the model says of it."""
+
+    eos: int
+    forbidden: Sequence[int] = ()
+    """Ids that are never produced."""
+    min_length: int = 1
+    """Fewest tokens of an output, `</s>` not counted."""
+    no_repeat_ngram: int = 0
+    """No sequence of so many tokens comes twice in an output; 0 lets any."""
+    prefixes: Sequence[Sequence[int]] = ()
+    """What each sentence's output has to begin with; none at all: anything."""
+
+    def apply(self, scores: Tensor, so_far: Tensor, numbers: Sequence[int], limits: Tensor, lowest_limit: int) -> None:
+        """Sets what is ruled out to minus infinity, in place.
+
+        scores (A, W, V): log-probabilities of the next token; so_far (A, W, length): the tokens before it; numbers (A):
+        the sentences among all; limits (A,): most tokens of an output, none of them below lowest_limit. At its limit an
+        output ends, even if a model rules `</s>` out: then its score says so. A row with a logit that is no number is
+        ruled out whole.
+        """
+        length = so_far.shape[2]
+        broken = scores[:, :, self.eos].isnan()  # one logit that is no number spoils its whole row
+        untouched = scores.clone() if length < self._longest_prefix() else scores
+        scores[:, :, list(self.forbidden)] = -torch.inf
+        if length < self.min_length:
+            scores[length < limits, :, self.eos] = -torch.inf
+        if 0 < self.no_repeat_ngram <= length:
+            self._block_repeats(scores, so_far)
+        if length >= lowest_limit:
+            self._leave_only(scores, length >= limits, self.eos, scores[:, :, self.eos].clone())
+        for index, number in enumerate(numbers) if length < self._longest_prefix() else ():
+            prefix = self.prefixes[number]
+            if length < len(prefix):
+                one = torch.arange(len(scores), device=scores.device) == index
+                self._leave_only(scores, one, prefix[length], untouched[:, :, prefix[length]])
+        if bool(broken.any()):
+            scores[broken] = -torch.inf
+
+    def _longest_prefix(self) -> int:
+        return max(map(len, self.prefixes), default=0)
+
+    def _leave_only(self, scores: Tensor, sentences: Tensor, token: int, values: Tensor) -> None:
+        """Rules out all but one token for some sentences (A,); values (A, W) are its scores."""
+        scores.masked_fill_(sentences[:, None, None], -torch.inf)
+        scores[:, :, token] = torch.where(sentences[:, None], values.clamp(min=-1e30), scores[:, :, token])
+
+    def _block_repeats(self, scores: Tensor, so_far: Tensor) -> None:
+        """Rules out tokens that would end an n-gram that is there already."""
+        count = self.no_repeat_ngram
+        grams = so_far.unfold(2, count, 1)  # (A, W, places, n)
+        last = so_far[:, :, so_far.shape[2] - count + 1 :]
+        again = (grams[..., :-1] == last[:, :, None]).all(-1)
+        blocked = torch.where(again, -torch.inf, 0.0).to(scores)
+        scores.scatter_add_(2, grams[..., -1], blocked)
+
+
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each row (A, M), largest first; equal ones by index. Values and indices (A, count)."""
     count = min(count, scores.shape[1])
@@ -116,18 +174,16 @@ def beam_search(
     limits: Tensor,
     *,
     start: int,
-    eos: int,
-    forbidden: Sequence[int],
     beam_size: int,
     n_best: int = 1,
     penalty: LengthPenalty = LengthPenalty(),
-    min_length: int = 1,
+    rules: Rules,
 ) -> list[list[Hypothesis]]:
     """Searches all sentences together; for each its n_best best hypotheses, best first (fewer if no more exist).
 
     limits (B,): most tokens of each sentence's output, `</s>` not counted. A sentence stops as soon as no live
     hypothesis can beat its n-th finished one at any length up to its limit. Ties go to the lower beam, then the
-    lower id. `forbidden` ids are never produced; log-probabilities are those of the model all the same, so a
+    lower id. What the rules rule out is never produced; log-probabilities are those of the model all the same, so a
     hypothesis' is what forced decoding gives. beam_size 1 is greedy search.
     """
     search = _Search(limits, start, beam_size, n_best, penalty)
@@ -136,29 +192,13 @@ def beam_search(
         logits = steps.step(search.tokens.flatten())
         wide = torch.promote_types(logits.dtype, torch.float32)
         log_probabilities = logits.log_softmax(-1, dtype=wide).view(len(search.numbers), beam_size, -1)
-        _forbid(log_probabilities, search, eos, forbidden, min_length)
-        parents = search.advance(log_probabilities, eos)
+        rules.apply(log_probabilities, search.prefixes, search.numbers, search.limits, search.lowest_limit)
+        parents = search.advance(log_probabilities, rules.eos)
         done = search.done()
         for index in done.nonzero()[:, 0].tolist():
             results[search.numbers[index]] = search.finished.hypotheses(index)
         search.leave(steps, done, parents)
     return results
-
-
-def _forbid(log_probabilities: Tensor, search: "_Search", eos: int, forbidden: Sequence[int], min_length: int) -> None:
-    """Takes out what may not come next: forbidden ids, `</s>` too early, all but `</s>` at the limit."""
-    broken = log_probabilities[:, :, eos].isnan()  # one logit that is no number spoils its whole row
-    log_probabilities[:, :, list(forbidden)] = -torch.inf
-    if search.length < min_length:
-        log_probabilities[search.length < search.limits, :, eos] = -torch.inf
-    if search.length >= search.lowest_limit:
-        full = search.length >= search.limits
-        # Even a model that rules </s> out ends here, with a score that says so.
-        ends = log_probabilities[full, :, eos].clamp(min=-1e30)
-        log_probabilities[full] = -torch.inf
-        log_probabilities[full, :, eos] = ends
-    if bool(broken.any()):
-        log_probabilities[broken] = -torch.inf
 
 
 class _Search:

@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import BinaryIO
+from itertools import islice
+from typing import Any, BinaryIO
 
 from transformer_mt.decode.translator import Translation, Translator
 from transformer_mt.distributed import Process
@@ -39,20 +40,32 @@ def arriving_lines(file: BinaryIO, most: int = WINDOW_LINES) -> Iterator[list[by
         yield [rest]
 
 
+REPEATED_GRAM, REPEATS = 4, 8
+"""An output in which a sequence of four words comes eight times is told of."""
+
+
 @dataclass
 class Summary:
-    """What happened to the lines of one run."""
+    """What happened to the lines of one run: how many there were, and which of them somebody should look at."""
 
     lines: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
+    pieces: int = 0
     seconds: float = 0.0
+    found: dict[str, list[int]] = field(
+        default_factory=lambda: {"empty": [], "source cut": [], "hit length limit": [], "unknown": [], "repeats": []}
+    )
+    """Numbers of lines, from 1, by what was found in them."""
 
     def text(self) -> str:
         """One line for people."""
-        shown = [(reason, count) for reason, count in sorted(self.counts.items()) if count and reason != "pieces"]
-        told = "".join(f", {reason} {number}" for reason, number in shown)
-        speed = self.counts["pieces"] / self.seconds if self.seconds else 0.0
+        told = "".join(f", {reason} {len(lines)}" for reason, lines in self.found.items() if lines)
+        speed = self.pieces / self.seconds if self.seconds else 0.0
         return f"{self.lines} lines{told}, {speed:.0f} pieces/s"
+
+    def report(self) -> dict[str, Any]:
+        """All of it as JSON data."""
+        reasons = {reason.replace(" ", "_"): numbers for reason, numbers in self.found.items()}
+        return {"lines": self.lines, "pieces": self.pieces, "seconds": self.seconds, "line_numbers": reasons}
 
 
 def written(number: int, translation: Translation, form: str) -> str:
@@ -76,16 +89,21 @@ def translate_stream(
     form: str,
     process: Process,
     say: Callable[[str], None],
+    prefixes: Iterator[str] | None = None,
 ) -> Summary:
     """Translates groups of lines in order, writing each as soon as it is done; n lines in, n out.
 
-    Raises UserError naming the line and the byte when a line is not UTF-8.
+    `prefixes` gives what each translation has to begin with. Raises UserError naming the line and the byte when a line
+    is not UTF-8, and when there are fewer prefixes than lines.
     """
     summary = Summary()
     for group in groups:
         begin = time.perf_counter()
         texts = [_decoded(line, summary.lines + number, name) for number, line in enumerate(group, 1)]
-        translations = translator.translate(texts, process)
+        begins = list(islice(prefixes, len(texts))) if prefixes else []
+        if prefixes and len(begins) < len(texts):
+            raise UserError(f"{name} has more lines than there are prefixes ({summary.lines + len(begins)})")
+        translations = translator.translate(texts, process, prefixes=begins, first=summary.lines)
         for translation in translations:
             _note(summary, translation, say)
             write(written(summary.lines - 1, translation, form))
@@ -96,14 +114,27 @@ def translate_stream(
 
 def _note(summary: Summary, translation: Translation, say: Callable[[str], None]) -> None:
     summary.lines += 1
-    summary.counts["pieces"] += translation.candidates[0].length
-    summary.counts["empty"] += int(translation.source_length == 0)
-    summary.counts["hit length limit"] += int(translation.hit_limit)
-    summary.counts["unknown pieces"] += translation.unknown
+    summary.pieces += translation.candidates[0].length
+    facts = {
+        "empty": translation.source_length == 0,
+        "source cut": translation.cut_to is not None,
+        "hit length limit": translation.hit_limit,
+        "unknown": translation.unknown > 0,
+        "repeats": _repeats(translation.text),
+    }
+    for reason, true in facts.items():
+        if true:
+            summary.found[reason].append(summary.lines)
     if translation.cut_to is not None:
-        summary.counts["source cut"] += 1
         cut = f"{translation.source_length}→{translation.cut_to}"
         say(f"warning: line {summary.lines}: source cut {cut} pieces (decoding.max_source_tokens, model.max_positions)")
+
+
+def _repeats(text: str) -> bool:
+    """Whether the same few words come again and again, as a model that lost its way writes them."""
+    words = text.split(" ")
+    grams = Counter(zip(*(words[place:] for place in range(REPEATED_GRAM)), strict=False))
+    return bool(grams) and max(grams.values()) >= REPEATS
 
 
 def _decoded(line: bytes, number: int, name: str) -> str:
