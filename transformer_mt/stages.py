@@ -288,7 +288,7 @@ def train(
 
     if config.training.tensorboard and (problems := log.check_tensorboard()):
         raise UserError(*problems)
-    if config.training.initial_model and not has_checkpoints(config.output):
+    if config.training.initial_model and (fresh or not has_checkpoints(config.output)):
         locate(config.training.initial_model)
     on_first_rank(lambda: prepare_run(config, console.line, fresh=fresh))
     with ExitStack() as stack:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from transformer_mt.config.values import Count, DataPath, Natural, Positive, Section, Seed, Share
+from transformer_mt.config.values import Count, DataPath, Natural, Positive, Section, Seed, Share, whole_number
 
 DECAYING = ("cosine", "linear")
 """Schedules that end at update decay_steps."""
@@ -138,8 +138,8 @@ class Training(Section):
     """Fine-tuning: the model, run or checkpoint folder whose weights training begins with. With another vocabulary the
     embeddings of pieces that both have are taken."""
     subword_sampling: Share = 0.0
-    """Above 0, training text is cut into pieces anew in each epoch. BPE: the probability of leaving out a merge
-    (BPE-dropout, Provilkov et al. 2020, 0.1); unigram: how flat the choice among segmentations is (Kudo 2018, 0.1)."""
+    """Above 0, training text is cut into pieces anew in each epoch: the probability of leaving out a merge
+    (BPE-dropout, Provilkov et al. 2020, 0.1). BPE models only."""
     learning_rate: LearningRate = LearningRate()
     optimizer: Optimizer = Optimizer()
     label_smoothing: Share = 0.1
@@ -164,7 +164,8 @@ class Training(Section):
         rate = value.get("learning_rate") if isinstance(value, dict) else None
         if not isinstance(rate, dict) or rate.get("schedule") not in DECAYING or rate.get("decay_steps") is not None:
             return value
-        return {**value, "learning_rate": {**rate, "decay_steps": value.get("max_steps")}}
+        steps = whole_number(value.get("max_steps"))  # what is no number is told at max_steps
+        return {**value, "learning_rate": {**rate, "decay_steps": steps}} if isinstance(steps, int) else value
 
     @model_validator(mode="after")
     def _fits(self) -> "Training":

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
-def _whole_number(value: object) -> object:
+def whole_number(value: object) -> object:
     """Lets `1e5` and `25_000` stand for whole numbers, as a person means them."""
     if not isinstance(value, str):
         return value
@@ -48,9 +48,9 @@ PATTERNS = {
 }
 
 # The bounds come before the validator, so that the JSON schema has them as minimum and maximum.
-Count = Annotated[int, Field(ge=1), BeforeValidator(_whole_number)]
-Natural = Annotated[int, Field(ge=0), BeforeValidator(_whole_number)]
-Seed = Annotated[int, Field(ge=0, lt=2**64), BeforeValidator(_whole_number)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
+Natural = Annotated[int, Field(ge=0), BeforeValidator(whole_number)]
+Seed = Annotated[int, Field(ge=0, lt=2**64), BeforeValidator(whole_number)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]

@@ -52,7 +52,8 @@ def check_sources(config: Config) -> None:
             except UserError as failure:
                 problems += [f"tokenizer.{key}: {message}" for message in failure.messages]
     initial = config.training.initial_model
-    if initial and not initial.is_dir():
+    trained = any((config.output / "checkpoints").glob("step-*"))  # then it is not asked for any more
+    if initial and not trained and not initial.is_dir():
         problems.append(f"training.initial_model: {initial} does not exist, wanted a model, run or checkpoint folder")
     if problems:
         raise UserError(*problems)

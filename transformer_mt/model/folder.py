@@ -6,6 +6,7 @@ Weights are safetensors, everything else YAML and JSON: nothing we write needs p
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,10 @@ def read_model_settings(folder: Path) -> dict[str, Any] | None:
     if not (folder / WEIGHTS).is_file() or not path.is_file():
         return None
     settings: dict[str, Any] | None = yaml.safe_load(path.read_text("utf-8"))
+    if settings:
+        with suppress(ValidationError):  # keys that there were not yet when it was written get their defaults
+            for name, section in (("model", Model), ("decoding", Decoding)):
+                settings[name] = section.model_validate(settings.get(name)).model_dump(mode="json")
     return settings
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +149,13 @@ def newest_config(folder: Path) -> dict[str, Any] | None:
     """The configuration that the newest readable checkpoint was trained with."""
     for path in reversed(checkpoints(folder)):
         with suppress(UserError, OSError, ValueError, KeyError):
-            saved: dict[str, Any] = read_state(path)["config"]
-            return saved
+            return _with_defaults(read_state(path)["config"])
     return None
+
+
+def _with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration with the keys that there were not yet when it was stored."""
+    return config_from_dict(saved, "the checkpoint's configuration").model_dump(mode="json")
 
 
 def newest(folder: Path) -> tuple[Saved | None, list[str]]:
@@ -179,6 +183,8 @@ def read(folder: Path) -> Saved:
     for name, digest in state.get("sha256", {}).items():
         if (folder / name).is_file() and sha256(folder / name) != digest:
             raise UserError(f"{folder / name} is not as it was written")
+    if unknown := state["progress"].keys() - {item.name for item in fields(Progress)}:
+        raise UserError(f"{folder / STATE} holds progress.{min(unknown)}, which this version does not know")
     progress = Progress(**state["progress"])
     return Saved(folder, state, progress, read_tensors(folder / WEIGHTS), read_tensors(folder / MOMENTS))
 
@@ -186,6 +192,7 @@ def read(folder: Path) -> Saved:
 def keep_or_reset(config: Config, saved: dict[str, Any], resets: Sequence[str]) -> tuple[Config, list[str]]:
     """The configuration that holds when training goes on from a checkpoint, and a line for each differing key."""
     values, lines = config.model_dump(mode="json"), []
+    saved = _with_defaults(saved)
     for key, before, now in list(differences(saved["training"], values["training"], "training")):
         group = next((name for name, prefixes in RESETS.items() if key.startswith(prefixes)), None)
         if group is None:

@@ -36,7 +36,7 @@ def take_weights(model: Transformer, tokenizer: Tokenizer, path: Path) -> list[s
             whole.append(name)
         else:
             new.append(f"{name} (another shape there: {tuple(found[name].shape)})")
-    if not whole:
+    if not by_piece and all(found[name].dim() < 2 for name in whole):
         raise UserError(f"training.initial_model: nothing in {origin} has the names and shapes of this model")
     unused = sorted(found.keys() - {name for name, _ in model.named_parameters()})
     return [

@@ -1,6 +1,7 @@
 """Where a sitting of training begins: at the newest checkpoint, at another model's weights, or from nothing."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from transformer_mt.train.signals import StopFlag, stop_flag
 
 def train(config: Config, run: Path, process: Process, console: log.Console, resets: Sequence[str] = ()) -> None:
     """Trains in a run folder whose corpus, tokenizer and ids are there, from wherever it stands, to the end."""
-    with stop_flag(process) as stop:
+    with stop_flag(process) as stop, closing(console):
         session = open_session(config, run, process, console, stop, resets)
         reason = session.finished()
         if reason and on_first_rank(session.complete):

@@ -106,6 +106,7 @@ class Session:
         self.metrics = log.Metrics(self.run, enabled=self.process.first, tensorboard=board, step=step)
         try:
             self._catch_up()
+            self._reckon_last_step()
             for batch in batches_from(self.trainer.store, self.config.training, self.progress):
                 if self.finished():
                     break
