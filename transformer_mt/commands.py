@@ -196,28 +196,24 @@ def average(
 
     They are the given ones, the `last` or `best` ones by number, or those that the configuration asks for.
     """
-    run, rules = config.output, config.training.checkpoint
+    run = config.output
     if sum(map(bool, (last, best, given))) > 1:
         raise UserError("give one of --last, --best and --checkpoint")
-    by_score = bool(best) or (not last and rules.average_of == "best")
-    found = _best(run, config) if by_score else checkpoint.planned(run / "checkpoints")[::-1]
-    if not found and not given:
-        raise UserError(f"{run} has no checkpoints to average" + (" that were validated" if by_score else ""))
-    count = last or best or rules.average or 1
-    if not given and count > len(found):
-        say(f"warning: {run} has {len(found)} checkpoints, fewer than {count}")
-    chosen = sorted({path.resolve() for path in given} or found[:count])
+    validations = log.validations(log.read_metrics(run))
+    chosen = sorted({path.resolve() for path in given}) or averaging.chosen(
+        run, config, validations, last=last, best=best
+    )
+    if not chosen:
+        raise UserError(f"{run} has no checkpoints to average" + (" that were validated" if best else ""))
+    wanted = last or best or config.training.checkpoint.average
+    if not given and len(chosen) < wanted:
+        say(f"warning: {run} has {len(chosen)} checkpoints, fewer than {wanted}")
     saved = config_from_dict(checkpoint.read_state(chosen[-1])["config"], str(chosen[-1]))
     _check_family(run, chosen)
     if output is not None and output.exists() and not folder.is_model(output):
         raise UserError(f"--output {output} is there already and is no model folder: give another")
     averaging.write_average(run, saved, chosen, output or run / "model")
     say(f"{output or run / 'model'}: mean of {', '.join(path.name for path in chosen)}")
-
-
-def _best(run: Path, config: Config) -> list[Path]:
-    events = log.validations(log.read_metrics(run))
-    return averaging.best_checkpoints(run, events, config.training.validation.metric)
 
 
 def _check_family(run: Path, chosen: Sequence[Path]) -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from transformer_mt.errors import Failure, OtherRankFailed, UserError
+from transformer_mt.errors import Failure, OtherRankFailed, Stopped, UserError
 
 T = TypeVar("T")
 
@@ -32,7 +32,13 @@ class Notice:
     KEY = "signal"
 
     def __init__(self, store: Any) -> None:
-        self._store = store.clone()  # a connection of its own: its thread must not wait behind the main one
+        """`store` is a connection of its own: the thread that uses it must not wait behind the main one."""
+        self._store = store
+        self._launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+
+    def launcher_is_gone(self) -> bool:
+        """Whether the launcher, which would end us with the others, is no more."""
+        return self._launcher is not None and os.getppid() != self._launcher
 
     def post(self, number: int) -> None:
         """Lets all ranks know."""
@@ -107,22 +113,25 @@ def process_group(device: str = "auto") -> Iterator[Process]:
         torch.cuda.set_device(chosen)
     shared, rank, ranks = next(rendezvous("env://", timeout=TIMEOUT))
     shared.set_timeout(TIMEOUT)
-    store = _own_room(shared, rank, ranks)
+    room = _own_room(shared, rank, ranks)
+    store, notice = (_part_of(one, room) for one in (shared, next(rendezvous("env://", timeout=TIMEOUT))[0]))
     # Objects and waiting go through gloo, so that a GPU is never kept busy by a process that only waits.
     backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=ranks)
     try:
-        yield Process(rank, ranks, chosen, Notice(store) if ranks > 1 else None)
+        yield Process(rank, ranks, chosen, Notice(notice) if ranks > 1 else None)
     except RuntimeError as error:
         if _lost_another(error):
             raise OtherRankFailed(1, "left, since the connection to another rank is lost") from None
         raise
-    finally:
+    except Stopped:
         dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()  # not after a failure: it may wait for a rank that is gone
 
 
-def _own_room(store: Any, rank: int, ranks: int) -> Any:
-    """A part of the launcher's store that no start before this one has written to.
+def _own_room(store: Any, rank: int, ranks: int) -> str:
+    """The name of a part of the launcher's store that no start before this one has written to.
 
     After an elastic restart the store is the one that the ranks before had, with their addresses in it, and who reads
     one of those waits for a process that is gone. So each rank says hello with a word of its own, and the first one
@@ -148,12 +157,28 @@ def _own_room(store: Any, rank: int, ranks: int) -> Any:
             time.sleep(POLL_SECONDS)
         room = named[0]
         store.set(f"transformer-mt/answer/{rank}", room)
+    return room
+
+
+def _part_of(store: Any, room: str) -> Any:
     return dist.PrefixStore(f"transformer-mt/{room}", store)  # type: ignore[attr-defined]
 
 
 def _lost_another(error: RuntimeError) -> bool:
     """Whether an error is what the death of another rank looks like; gloo has no class of its own for it."""
-    return isinstance(error, dist.DistError) or "/gloo/" in str(error) or "NCCL" in str(error)
+    signs = ("/gloo/", "remote process exited", "ncclRemoteError")
+    return isinstance(error, dist.DistNetworkError) or any(sign in str(error) for sign in signs)
+
+
+def restarted() -> bool:
+    """Whether an elastic launcher has started this run again after a failure, with the command of the first time."""
+    return on_first_rank(lambda: os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that a tensor found no memory; torch has no class of its own for it on a CPU."""
+    signs = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(sign in str(error) for sign in signs)
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:

@@ -41,6 +41,8 @@ class Stage:
     """Digests of what it reads."""
     work: Callable[[Path], dict[str, Any]]
     """Fills a folder and returns counts."""
+    needed: tuple[str, ...] = ()
+    """Files that not every folder of this stage has, but this configuration needs."""
 
     def stale(self) -> list[str]:
         """What differs between the folder's record and now, in sentences; [] when it is up to date."""
@@ -55,8 +57,8 @@ class Stage:
         return changes + [f"content of {key} changed: sha256 was {old}, is {new}" for key, old, new in inputs]
 
     def whole(self) -> bool:
-        """Whether every file that the record tells of is still there."""
-        return all((self.folder / name).is_file() for name in outputs_of(self.folder))
+        """Whether every file that the record tells of, or that is needed now, is there."""
+        return all((self.folder / name).is_file() for name in (*outputs_of(self.folder), *self.needed))
 
     def run(self) -> None:
         """Makes the folder."""
@@ -111,8 +113,6 @@ def stages(config: Config, say: Say) -> list[Stage]:
     corpus, tokenizer, ids = run / "corpus", run / "tokenizer", run / "ids"
     plain = config.model_dump(mode="json")
     training_text = {f"train.{config.languages.source}", f"train.{config.languages.target}"}
-    # How strong sampling is makes no difference to this folder, nor is the key in folders made before there was one.
-    places_of_text = {"subword_sampling": True} if config.training.subword_sampling else {}
     encoded_text = training_text | {name.replace("train", "validation") for name in training_text}
     return [
         Stage(
@@ -132,9 +132,10 @@ def stages(config: Config, say: Say) -> list[Stage]:
         Stage(
             "encode",
             ids,
-            {"training": {key: plain["training"][key] for key in ("max_tokens", "too_long")} | places_of_text},
+            {"training": {key: plain["training"][key] for key in ("max_tokens", "too_long")}},
             lambda: outputs_of(corpus, encoded_text.__contains__) | outputs_of(tokenizer),
             lambda folder: prepare.encode_corpus(config, corpus, tokenizer, folder, say),
+            ("train.text",) if config.training.subword_sampling else (),
         ),
     ]
 
@@ -281,13 +282,18 @@ def prepare_run(config: Config, say: Say, *, fresh: bool = False, names: Sequenc
 def train(
     config: Config, process: "Process", console: "Console", *, fresh: bool = False, resets: Sequence[str] = ()
 ) -> None:
-    """Prepares what is missing on the first rank, then trains on all."""
-    from transformer_mt.distributed import on_first_rank
+    """Prepares what is missing on the first rank, then trains on all.
+
+    What an elastic launcher starts again after a failure goes on: `fresh` and `resets` do not hold then.
+    """
+    from transformer_mt.distributed import on_first_rank, restarted
     from transformer_mt.model.folder import locate
     from transformer_mt.train import log, opening
 
     if config.training.tensorboard and (problems := log.check_tensorboard()):
         raise UserError(*problems)
+    if restarted():  # these were wishes for the first start
+        fresh, resets = False, ()
     if config.training.initial_model and (fresh or not has_checkpoints(config.output)):
         locate(config.training.initial_model)
     on_first_rank(lambda: prepare_run(config, console.line, fresh=fresh))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests import tiny
 from transformer_mt.data.store import Store
-from transformer_mt.distributed import process_group
+from transformer_mt.distributed import Process, process_group
 from transformer_mt.errors import OtherRankFailed, RunError
 from transformer_mt.train.loop import Trainer
 from transformer_mt.train.signals import StopFlag
@@ -36,6 +36,7 @@ def measure(folder: Path, poison_rank: int | None = None) -> dict[str, Any]:
         found["validation"] = validation_loss(trainer.loss, data, 20, 2, process)
         found["skips"] = skips(trainer, data, last=process.rank == process.ranks - 1)
         found["stop"] = stopped(trainer, data, last=process.rank == process.ranks - 1)
+        found["early stops"] = [early_stop(data, process, made) for made in range(4)]
         return found
 
 
@@ -74,6 +75,16 @@ def stopped(trainer: Trainer, store: Store, *, last: bool) -> bool:
     flag = StopFlag()
     flag.signal_number = 15 if last else 0
     return trainer.update(tiny.whole(store), tiny.progress(SMALL_PASSES), flag)
+
+
+def early_stop(store: Store, process: Process, made: int) -> bool:
+    """The same after so many updates: in the second one the ranks do something together in the first pass."""
+    trainer = tiny.trainer(tiny.model(dtype=torch.float64), store, process)
+    progress, flag = tiny.progress(SMALL_PASSES), StopFlag()
+    for _ in range(made):
+        trainer.update(tiny.whole(store), progress, flag)
+    flag.signal_number = 15 if process.rank == process.ranks - 1 else 0
+    return trainer.update(tiny.whole(store), progress, flag) and progress.step == made
 
 
 def child(rank: int, ranks: int, port: int, folder: Path) -> None:
@@ -143,3 +154,4 @@ def test_all_ranks_skip_and_give_up_together(alone: dict[str, Any], together: li
 
 def test_all_ranks_hear_of_a_signal_to_one(alone: dict[str, Any], together: list) -> None:
     assert [found["stop"] for found in together] == [True] * len(together)
+    assert [found["early stops"] for found in together] == [[True] * 4] * len(together)

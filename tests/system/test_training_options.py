@@ -587,3 +587,66 @@ def test_a_run_stops_when_its_translations_get_no_better(task: Path) -> None:
     assert len({event["chrf"] for event in events(task / "run", "validation")}) == 1
     assert (task / "run" / "checkpoints" / "best").resolve().name == name_of(2)
     assert_plain(train(task))
+
+
+# What was wished for the first start, and what an elastic launcher starts again
+
+
+def test_fresh_and_reset_hold_for_the_first_start_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_task(tmp_path)
+    write_config(tmp_path, training={"max_steps": 4})
+    assert inside(tmp_path, "train", "-c", "c.yaml").exit_code == 0
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    changes = ("--set", "training.max_steps=6", "--set", "training.learning_rate.peak=0.5")
+    again = inside(tmp_path, "train", "-c", "c.yaml", "--fresh", "--reset", "schedule", *changes)
+    assert again.exit_code == 0, again.stderr
+    assert "resuming at step 4," in again.stderr and "checkpoint 0.001, using 0.001" in again.stderr
+    assert not list(tmp_path.glob("run.old-*"))
+
+
+def test_what_was_reset_is_saved_before_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a sitting that dies at once, and goes on without the option, goes on from the reset state."""
+    write_task(tmp_path)
+    write_config(tmp_path, training={"max_steps": 4})
+    assert inside(tmp_path, "train", "-c", "c.yaml").exit_code == 0
+
+    def die(*arguments: object) -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_mt.train.loop.Trainer.update", die)
+        changes = ("--set", "training.max_steps=6", "--set", "training.learning_rate.peak=0.5")
+        dead = inside(tmp_path, "train", "-c", "c.yaml", "--reset", "schedule", "--reset", "optimizer", *changes)
+        assert dead.exit_code == 1
+    moments = load_file(tmp_path / "run/checkpoints/step-000000004/optimizer.safetensors")
+    assert not any(tensor.any() for name, tensor in moments.items() if name.endswith("exp_avg"))
+    again = inside(tmp_path, "train", "-c", "c.yaml", "--set", "training.max_steps=6")
+    assert "config 0.001, checkpoint 0.5, using 0.5" in again.stderr
+
+
+def test_the_last_line_of_the_log_is_written_however_the_run_ends(tmp_path: Path) -> None:
+    """Epochs end where there is neither a line of the log nor a checkpoint due, or a checkpoint alone."""
+    for every, folder in ((1000, tmp_path / "one"), (1, tmp_path / "other")):
+        write_task(folder)
+        rules = {"every_steps": every, "average": 1}
+        write_config(folder, training={"max_epochs": 1, "max_steps": None, "log_every_steps": 5, "checkpoint": rules})
+        assert inside(folder, "train", "-c", "c.yaml").exit_code == 0
+        last = int(last_checkpoint(folder / "run").name[5:])
+        steps = [event["step"] for event in events(folder / "run")]
+        assert steps == sorted({*range(5, last, 5), last})
+        again = inside(folder, "train", "-c", "c.yaml", "--set", "training.checkpoint.keep_last=9")
+        assert again.exit_code == 0 and [event["step"] for event in events(folder / "run")] == steps
+
+
+def test_sampling_can_be_turned_on_and_off(tmp_path: Path) -> None:
+    write_task(tmp_path)
+    write_config(tmp_path, training={"max_steps": 4})
+    on = ("--set", "training.subword_sampling=0.2")
+    assert inside(tmp_path, "train", "-c", "c.yaml").exit_code == 0
+    kept = inside(tmp_path, "train", "-c", "c.yaml", "--set", "training.max_steps=6", *on)
+    assert kept.exit_code == 0, kept.stderr
+    assert "training.subword_sampling: config 0.2, checkpoint 0.0, using 0.0 (--reset data" in kept.stderr
+    reset = inside(tmp_path, "train", "-c", "c.yaml", "--set", "training.max_steps=8", "--reset", "data", *on)
+    assert reset.exit_code == 0 and "using 0.2" in reset.stderr, reset.stderr
+    still = inside(tmp_path, "train", "-c", "c.yaml", "--set", "training.max_steps=10")
+    assert "config 0.0, checkpoint 0.2, using 0.2" in still.stderr

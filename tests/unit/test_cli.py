@@ -30,8 +30,8 @@ SURFACE = {
     "average": "--best --checkpoint --config/-c --debug --help --last --output/-o --quiet/-q --set",
     "translate": (
         "--alpha --batch-size --beam-size --config/-c --debug --device --format --help --input/-i --length-penalty "
-        "--min-length --model/-m --n-best --no-repeat-ngram --output/-o --precision --quiet/-q --report --sample --seed "
-        "--set --target-prefix --temperature --top-k --top-p"
+        "--min-length --model/-m --n-best --no-repeat-ngram --output/-o --precision --quiet/-q --report --sample "
+        "--seed --set --target-prefix --temperature --top-k --top-p"
     ),
     "score": (
         "--alpha --batch-size --config/-c --debug --device --format --help --input/-i --length-penalty --model/-m "

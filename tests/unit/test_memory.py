@@ -93,14 +93,22 @@ def test_where_smaller_passes_cannot_help(tmp_path: Path, room: int, ranks: int)
 
 
 def test_a_failure_halves_the_tokens_of_the_next_session(tmp_path: Path) -> None:
-    assert memory.after_failure(tmp_path, 100) == 100
-    memory.note_failure(tmp_path, 100, rank=1)
-    assert [memory.after_failure(tmp_path, tokens) for tokens in (200, 100, 99, 50)] == [50, 50, 99, 50]
-    memory.note_failure(tmp_path, 50, rank=0)
-    assert memory.after_failure(tmp_path, 100) == 25
+    here = {"device": "cuda H200", "ranks": 2, "threads": 1}
+
+    def after(*tokens: int, given: bool = False, machine: dict = here) -> list[int]:
+        settings = [Training(max_steps=1, device_tokens=number if given else "auto") for number in tokens]
+        return [memory.after_failure(tmp_path, *pair, machine) for pair in zip(tokens, settings, strict=True)]
+
+    assert after(100) == [100]
+    memory.note_failure(tmp_path, 100, 1, here)
+    assert after(200, 100, 99, 50) == [50, 50, 99, 50]
+    assert after(400, 100, 99, given=True) == [400, 50, 99]  # another number is somebody's own choice
+    assert after(100, machine={**here, "device": "cuda B200"}) == after(100, machine={**here, "ranks": 4}) == [100]
+    memory.note_failure(tmp_path, 50, 0, here)
+    assert after(100) == [25]
     assert [path.name for path in tmp_path.iterdir()] == [memory.RECORD]
     (tmp_path / memory.RECORD).write_text("{")
-    assert memory.after_failure(tmp_path, 100) == 100
+    assert after(100) == [100]
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,17 @@
 """Training text that is cut into pieces anew in each epoch: what it depends on, and what it leaves alone."""
 
+import hashlib
+import json
+import os
 import random
-import threading
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
 
 from transformer_mt import stages
 from transformer_mt.config import Config
@@ -18,8 +20,8 @@ from transformer_mt.data import batching, prepare, sampling
 from transformer_mt.data.batching import Batch, epoch_batches
 from transformer_mt.data.sampling import SampledStore, training_store
 from transformer_mt.data.store import Store, StoreWriter
-from transformer_mt.data.tokenizer import Tokenizer, learn, seeded
-from transformer_mt.errors import RunError
+from transformer_mt.data.tokenizer import Tokenizer, learn
+from transformer_mt.errors import RunError, UserError
 
 WORDS = [
     *("wohnung", "garten", "wohngarten", "gartenhaus", "hausboot", "bootsfahrt"),
@@ -37,22 +39,24 @@ def sentences(words: list[str], count: int, seed: int) -> list[str]:
 
 
 @lru_cache
-def model(algorithm: str) -> bytes:
+def model(algorithm: str, size: int = 400) -> bytes:
     lines = sentences(WORDS, 300, 1) + sentences(TARGET_WORDS, 300, 2)
-    settings = Settings.model_validate({"algorithm": algorithm, "vocabulary_size": 400, "vocabulary_limit": "soft"})
+    settings = Settings.model_validate({"algorithm": algorithm, "vocabulary_size": size, "vocabulary_limit": "soft"})
     return learn(lines, len(lines), settings, 1).model
 
 
+def settings_of(folder: Path, **training: Any) -> dict[str, Any]:
+    return {
+        "name": "run",
+        "output": str(folder),
+        "languages": {"source": "de", "target": "en"},
+        "data": {split: [{"source": "a", "target": "b"}] for split in ("train", "validation", "test")},
+        "training": {"max_steps": 1, "subword_sampling": 0.2, **training},
+    }
+
+
 def config_of(folder: Path, **training: Any) -> Config:
-    return Config.model_validate(
-        {
-            "name": "run",
-            "output": folder,
-            "languages": {"source": "de", "target": "en"},
-            "data": {split: [{"source": "a", "target": "b"}] for split in ("train", "validation", "test")},
-            "training": {"max_steps": 1, "subword_sampling": 0.2, **training},
-        }
-    )
+    return Config.model_validate(settings_of(folder, **training))
 
 
 def write_run(
@@ -70,12 +74,10 @@ def write_run(
     return config, Tokenizer(folder / "tokenizer")
 
 
-def store_of(
-    folder: Path, count: int = 300, algorithm: str = "bpe", threads: int = 2, **training: Any
-) -> tuple[SampledStore, Tokenizer]:
+def store_of(folder: Path, count: int = 300, algorithm: str = "bpe", **training: Any) -> tuple[SampledStore, Tokenizer]:
     source, target = sentences(WORDS, count, 3), sentences(TARGET_WORDS, count, 4)
     config, tokenizer = write_run(folder, source, target, algorithm, **training)
-    return SampledStore(config, folder, tokenizer, threads), tokenizer
+    return SampledStore(config, folder, tokenizer), tokenizer
 
 
 def drawn(store: SampledStore, epoch: int, pairs: np.ndarray | None = None) -> list[list[list[int]]]:
@@ -93,137 +95,89 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "CHUNK_PAIRS", 16)
 
 
-@pytest.fixture
-def noise() -> Iterator[Callable[[], None]]:
-    """Threads that sample for themselves all the time, one another and with other seeds."""
-    leave, threads = threading.Event(), []
-
-    def sample(processor: sentencepiece.SentencePieceProcessor) -> None:
-        while not leave.is_set():
-            processor.encode(WORDS[2], enable_sampling=True, alpha=0.5, nbest_size=-1)
-
-    def start() -> None:
-        processor = sentencepiece.SentencePieceProcessor()
-        processor.LoadFromSerializedProto(model("bpe"))
-        for _ in range(2):
-            threads.append(threading.Thread(target=sample, args=(processor,)))
-            threads[-1].start()
-
-    yield start
-    leave.set()
-    for thread in threads:
-        thread.join()
-
-
 # What the pieces depend on
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_the_same_seed_and_epoch_give_the_same_pieces(
-    tmp_path: Path, algorithm: str, small_chunks: None, noise: Callable[[], None]
-) -> None:
-    store, tokenizer = store_of(tmp_path, algorithm=algorithm, threads=1)
-    before = drawn(store, 2)
-    drawn(store, 5)  # what is drawn in between, and seeds set by others, change nothing
-    sentencepiece.set_random_generator_seed(99)
-    with seeded(1):
-        tokenizer.sample(0, WORDS, 0.5)
-    assert drawn(store, 2) == before
-    noise()
-    for threads in (1, 2, 7):
-        other = SampledStore(config_of(tmp_path), tmp_path, tokenizer, threads)
-        assert drawn(other, 2) == before
-
-
-class Inline:
-    """A model that cuts a list of lines in the thread that asks, as SentencePiece may do or not."""
-
-    def __init__(self, processor: Any) -> None:
-        self.processor = processor
-
-    def encode(self, texts: list[str], *, num_threads: int, **options: Any) -> list[list[int]]:
-        assert num_threads == 1
-        return [self.processor.encode(text, **options) for text in texts]
-
-
-@pytest.mark.parametrize("inline", [False, True])
-def test_a_thread_that_drew_before_draws_from_the_beginning(
-    tmp_path: Path, inline: bool, small_chunks: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, tokenizer = store_of(tmp_path, 100, threads=1)
-    if inline:
-        for name in ("_source", "_target"):
-            monkeypatch.setattr(tokenizer, name, Inline(getattr(tokenizer, name)))
-    found = drawn(store, 0)
-    for threads in (2, 5):
-        assert drawn(SampledStore(config_of(tmp_path), tmp_path, tokenizer, threads), 0) == found
-
-
-def test_stores_that_segment_at_the_same_time_do_not_disturb_each_other(tmp_path: Path, small_chunks: None) -> None:
+def test_pieces_of_a_pair_are_a_function_of_seed_epoch_and_pair(tmp_path: Path, small_chunks: None) -> None:
     store, tokenizer = store_of(tmp_path)
-    alone = {epoch: drawn(store, epoch) for epoch in range(4)}
-    found: dict[int, list[list[list[int]]]] = {}
-
-    def segment(epoch: int) -> None:
-        found[epoch] = drawn(SampledStore(config_of(tmp_path), tmp_path, tokenizer, 3), epoch)
-
-    threads = [threading.Thread(target=segment, args=(epoch,)) for epoch in alone]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == alone
+    found = drawn(store, 2)
+    drawn(store, 5)  # what is drawn in between changes nothing
+    assert drawn(store, 2) == found
+    for pairs in (range(100, 300), range(1, 300, 7), range(299, 300)):
+        other = SampledStore(config_of(tmp_path), tmp_path, tokenizer)
+        assert drawn(other, 2, np.array(pairs)) == [found[number] for number in pairs]
 
 
-def test_epochs_seeds_chunks_and_sides_differ(tmp_path: Path, small_chunks: None) -> None:
+PROGRAM = """
+import hashlib, json, sys
+from pathlib import Path
+import numpy as np
+from transformer_mt.config import Config
+from transformer_mt.data.sampling import SampledStore
+from transformer_mt.data.tokenizer import Tokenizer
+config = Config.model_validate(json.loads(sys.argv[1]))
+store = SampledStore(config, config.output, Tokenizer(config.output / "tokenizer"))
+store.segment(np.arange(int(sys.argv[2]), len(store)), 3)
+print(hashlib.sha256(repr([side.tolist() for side in store.padded(np.arange(200, 300), 0, 3, 2)]).encode()).hexdigest())
+"""
+
+
+def test_every_process_draws_the_same(tmp_path: Path) -> None:
+    store, _ = store_of(tmp_path)
+    store.segment(np.arange(len(store)), 3)
+    padded = [side.tolist() for side in store.padded(np.arange(200, 300), 0, 3, 2)]
+    for number in (1, 2):
+        found = subprocess.run(
+            [sys.executable, "-c", PROGRAM, json.dumps(settings_of(tmp_path)), str(number * 100)],
+            env={**os.environ, "PYTHONHASHSEED": str(number)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert found.stdout.strip() == hashlib.sha256(repr(padded).encode()).hexdigest()
+
+
+def test_epochs_seeds_pairs_and_sides_differ(tmp_path: Path) -> None:
     words = ["wohngarten gartenhaus hausboot bootsfahrt"] * 64
-    config, tokenizer = write_run(tmp_path, words, words)
-    other_seed = SampledStore(config_of(tmp_path, seed=2), tmp_path, tokenizer)
+    config, tokenizer = write_run(tmp_path, words, words, subword_sampling=0.5)
+    other_seed = SampledStore(config_of(tmp_path, seed=2, subword_sampling=0.5), tmp_path, tokenizer)
     store = SampledStore(config, tmp_path, tokenizer)
     first = drawn(store, 0)
-    sides = list(zip(*first, strict=True))
-    chunks = [first[start : start + 16] for start in range(0, 64, 16)]
-    different = [first, drawn(store, 1), drawn(other_seed, 0), [[b, a] for a, b in first]]
-    for number, one in enumerate(different):
-        assert all(one != other for other in different[:number])
-    assert sides[0] != sides[1]
-    assert all(one != other for number, one in enumerate(chunks) for other in chunks[:number])
+    sides = [
+        [pair[side] for pair in sample] for sample in (first, drawn(store, 1), drawn(other_seed, 0)) for side in (0, 1)
+    ]
+    for number, one in enumerate(sides):
+        assert len(set(map(tuple, one))) > 60
+        assert all(sum(map(list.__eq__, one, other)) < 4 for other in sides[:number])
 
 
-def test_any_seed_counts(tmp_path: Path) -> None:
-    """SentencePiece takes the last 32-bit number for no seed at all, and 64 bits do not fit."""
-    _, tokenizer = store_of(tmp_path, 2)
-    lines = sentences(WORDS, 20, 5)
-
-    def sample(seed: int) -> list[list[int]]:
-        with seeded(seed):
-            return tokenizer.sample(0, lines, 0.3)
-
-    found = [sample(seed) for seed in (0, 1, (1 << 32) - 2, (1 << 32) + 4, (1 << 64) - 9)]
-    assert all(one != other for number, one in enumerate(found) for other in found[:number])
-    for before in (7, 8):
-        sample(before)
-        assert sample((1 << 32) - 1) == found[0]
+def test_sides_with_models_of_their_own(tmp_path: Path) -> None:
+    store, tokenizer = store_of(tmp_path / "shared")
+    assert store._models[0] is store._models[1]
+    (tmp_path / "apart").mkdir()
+    (tmp_path / "apart" / "source.model").write_bytes(model("bpe"))
+    (tmp_path / "apart" / "target.model").write_bytes(model("bpe", 290))
+    apart = Tokenizer(tmp_path / "apart")
+    other = SampledStore(config_of(tmp_path / "shared"), tmp_path / "shared", apart)
+    for one, two in zip(drawn(store, 0), drawn(other, 0), strict=True):
+        assert one[0] == two[0] and one[1] != two[1] and apart.decode(two[1]) == tokenizer.decode(one[1])
 
 
-def test_the_seed_is_not_set_while_others_draw(tmp_path: Path, small_chunks: None) -> None:
-    store, _ = store_of(tmp_path)
-    segmenting = threading.Thread(target=store.segment, args=(np.arange(len(store)), 1))
-    with seeded(1):
-        segmenting.start()
-        segmenting.join(0.2)
-        assert segmenting.is_alive() and not store._sides
-    segmenting.join()
-    assert store._sides
+def test_a_unigram_model_is_refused(tmp_path: Path) -> None:
+    config, tokenizer = write_run(tmp_path, ["zwei", "boot"], ["two", "boat"], "unigram")
+    with pytest.raises(
+        UserError, match=r"training\.subword_sampling: found a unigram model, wanted a BPE model.* or 0$"
+    ):
+        training_store(config, tmp_path, tokenizer)
+    without = config_of(tmp_path, subword_sampling=0.0)
+    assert type(training_store(without, tmp_path, tokenizer)) is Store
 
 
 # What they are
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_other_pieces_of_the_same_text(tmp_path: Path, algorithm: str) -> None:
-    # A unigram model is the more even among segmentations the lower the key; of twelve words it is very sure.
-    store, tokenizer = store_of(tmp_path, algorithm=algorithm, subword_sampling=0.2 if algorithm == "bpe" else 0.001)
+def test_other_pieces_of_the_same_text(tmp_path: Path) -> None:
+    store, tokenizer = store_of(tmp_path)
     found = drawn(store, 0)
     for side in (0, 1):
         plain = [store.pair(number)[side].tolist() for number in range(len(store))]
@@ -256,6 +210,24 @@ def test_a_pair_that_was_cut_stays_cut(tmp_path: Path) -> None:
     store = SampledStore(config, tmp_path, tokenizer)
     assert [pair[0] for pair in drawn(store, 0)] == [store.pair(number)[0].tolist() for number in range(3)]
     assert store.lengths()[:, 0].tolist() == [6] * 3
+
+
+def test_a_line_of_endless_length_is_not_cut_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single word of a hundred thousand characters would take minutes."""
+    source = ["zwei", "wohngarten" * 10_000, "boot"]
+    config, tokenizer = write_run(tmp_path, source, ["two", "one", "boat"], max_tokens=20, too_long="truncate")
+    store, seen = SampledStore(config, tmp_path, tokenizer), []
+    segment = store._models[0].segment
+
+    def watched(lines: list[str], *rest: Any) -> Any:
+        seen.extend(lines)
+        return segment(lines, *rest)
+
+    monkeypatch.setattr(store._models[0], "segment", watched)
+    found = drawn(store, 0)
+    assert found[1][0] == store.pair(1)[0].tolist() and len(found[1][0]) == 19
+    assert [tokenizer.decode(found[number][0]) for number in (0, 2)] == ["zwei", "boot"]
+    assert max(map(len, seen)) < 400 and len(seen) == 6
 
 
 ODD = [
@@ -357,7 +329,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch_and_has_each_pair_once(
     numbers = [[batch.pairs.tolist() for batch in batches] for batches in plans]
     for batches in numbers:
         assert sorted(number for batch in batches for number in batch) == list(range(len(store)))
-    again = SampledStore(config_of(tmp_path, max_tokens=60, batch_tokens=60), tmp_path, tokenizer, 1)
+    again = SampledStore(config_of(tmp_path, max_tokens=60, batch_tokens=60), tmp_path, tokenizer)
     assert numbers[0] == numbers[2] == [batch.pairs.tolist() for batch in plan(again, 0)] != numbers[1]
     assert sum(batch.target_tokens for batch in plans[0]) > 1.1 * store.lengths()[:, 1].sum()
 

@@ -182,6 +182,12 @@ class Config(Section):
     def _sections_agree(self) -> "Config":
         if self.model.tie_embeddings == "all" and not self.tokenizer.shared:
             raise ValueError("model.tie_embeddings: found all, wanted decoder or none with tokenizer.shared: false")
+        given = self.tokenizer.model or self.tokenizer.source_model  # then the model's own algorithm counts
+        if self.training.subword_sampling and self.tokenizer.algorithm != "bpe" and not given:
+            raise ValueError(
+                f"training.subword_sampling: found {self.training.subword_sampling:g} with tokenizer.algorithm "
+                f"{self.tokenizer.algorithm}, wanted 0, or bpe"
+            )
         longest = self.training.max_tokens
         if self.model.positions == "learned" and self.model.max_positions < longest:
             found = self.model.max_positions

@@ -19,6 +19,7 @@ from transformer_mt.atomic import write_json
 from transformer_mt.config import Config, HubSource, Languages, Source, Training
 from transformer_mt.data import files, hub, sources
 from transformer_mt.data import tokenizer as subwords
+from transformer_mt.data.bpe_dropout import BpeDropout
 from transformer_mt.data.clean import Cleaner
 from transformer_mt.data.readers import Pair
 from transformer_mt.data.store import StoreWriter
@@ -48,7 +49,9 @@ def check_sources(config: Config) -> None:
     for key in ("model", "source_model", "target_model"):
         if given := getattr(config.tokenizer, key):
             try:
-                subwords.load_model(given)
+                model = subwords.load_model(given)
+                if config.training.subword_sampling:
+                    BpeDropout(model)
             except UserError as failure:
                 problems += [f"tokenizer.{key}: {message}" for message in failure.messages]
     initial = config.training.initial_model

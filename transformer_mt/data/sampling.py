@@ -1,14 +1,12 @@
 """Training pairs that are cut into pieces anew in each epoch, one window of the plan after the other.
 
-What comes out is a function of (seed, epoch, pairs of the window): never of what was drawn before, nor of the number
-of threads.
+What comes out for a pair is a function of (seed, epoch, pair): never of what was drawn before, nor of the window, the
+process or the machine.
 """
 
 import mmap
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,14 @@ from numpy.typing import NDArray
 
 from transformer_mt.config import Config
 from transformer_mt.data.batching import Integers, mix
+from transformer_mt.data.bpe_dropout import BpeDropout
+from transformer_mt.data.clean import normalize
 from transformer_mt.data.store import Store, gathered, mapped
-from transformer_mt.data.tokenizer import THREADS, Tokenizer, seeded
+from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.errors import RunError
 
-CHUNK_PAIRS = 4096
-"""Pairs that one thread cuts at a time. Another number is another sample."""
-VAIN_LINES = 64
-MOST_THREADS = 16
+CHUNK_PAIRS = 1 << 14
+"""Pairs that are cut at a time: fewer are slower, more take more memory."""
 
 
 @dataclass
@@ -44,9 +42,10 @@ class SampledStore(Store):
     `lengths` and `pair` tell of the ids on disk, without sampling, which `padded` serves too while there is no window.
     """
 
-    def __init__(self, config: Config, run: Path, tokenizer: Tokenizer, threads: int = min(THREADS, MOST_THREADS)):
+    def __init__(self, config: Config, run: Path, tokenizer: Tokenizer) -> None:
         super().__init__(run / "ids", "train")
-        self._tokenizer, self._training, self._threads = tokenizer, config.training, threads
+        self._training = config.training
+        self._models = _dropouts(tokenizer)
         path = run / "ids" / "train.text"
         if not path.is_file() or path.stat().st_size != 16 * len(self):
             raise RunError(f"{path} does not belong to the ids beside it, or is not there")
@@ -62,30 +61,30 @@ class SampledStore(Store):
 
         Returns lengths (N, 2) of source and target, each with its `</s>`; none is above training.max_tokens.
         """
-        chunks = [pairs[start : start + CHUNK_PAIRS] for start in range(0, len(pairs), CHUNK_PAIRS)]
-        sides = [0] * len(chunks) + [1] * len(chunks)
-        seed = int(mix(self._training.seed, epoch, *pairs[:1].tolist()))
-        with seeded(seed), ThreadPoolExecutor(self._threads) as workers:
-            parts = list(workers.map(self._cut, chunks * 2, sides))
+        starts = range(0, len(pairs), CHUNK_PAIRS)
+        chunks = [pairs[start : start + CHUNK_PAIRS] for start in starts]
+        self._sides = [_joined([self._cut(chunk, epoch, side) for chunk in chunks], self._ids.dtype) for side in (0, 1)]
         self._pairs = pairs
-        self._sides = [_joined(side, self._ids.dtype) for side in (parts[: len(chunks)], parts[len(chunks) :])]
         return np.stack([side.lengths + 1 for side in self._sides], 1).astype(np.int32)
 
     def release(self) -> None:
         """Forgets the window: until the next one, pairs are as they are on disk."""
         self._pairs, self._sides = np.zeros(0, np.int64), []
 
-    def _cut(self, pairs: Integers, side: int) -> _Side:
+    def _cut(self, pairs: Integers, epoch: int, side: int) -> _Side:
         """One side of a chunk. What comes out too long for a pass is as it is on disk, so that nothing is lost."""
-        lines = list(self._lines(pairs, side))
-        # All chunks of a window draw the same numbers; lines cut in vain bring each of them to another place.
-        vain = int(mix(int(pairs[0]), side)) % min(VAIN_LINES, len(lines))
-        sampled = self._tokenizer.sample(side, lines[:vain] + lines, self._training.subword_sampling)[vain:]
-        for row, ids in enumerate(sampled):
-            if len(ids) >= self._training.max_tokens:
-                sampled[row] = self.pair(int(pairs[row]))[side].tolist()
-        lengths = np.fromiter(map(len, sampled), np.int64, len(sampled))
-        return _Side(np.fromiter(chain.from_iterable(sampled), self._ids.dtype, int(lengths.sum())), lengths)
+        training, model = self._training, self._models[side]
+        # A line that is too long in whatever pieces would take long to cut: the time of a word grows with its square.
+        most = training.max_tokens * model.longest
+        lines = [line if len(line) < most else None for line in map(normalize, self._lines(pairs, side))]
+        keys = mix(training.seed, epoch, pairs.astype(np.uint64), side)
+        ids, lengths = model.segment([line or "" for line in lines], keys, training.subword_sampling)
+        too_long = (lengths >= training.max_tokens) | np.asarray([line is None for line in lines])
+        first = np.cumsum(lengths) - lengths
+        on_disk, sizes = super()._side(pairs[too_long], side)
+        first[too_long] = len(ids) + np.cumsum(sizes) - sizes
+        lengths[too_long] = sizes
+        return _Side(gathered(np.append(ids.astype(self._ids.dtype), on_disk), first, lengths), lengths)
 
     def _lines(self, pairs: Integers, side: int) -> Iterator[str]:
         text = self._texts[side]
@@ -107,6 +106,13 @@ def training_store(config: Config, run: Path, tokenizer: Tokenizer) -> Store:
     """The training pairs of a run folder: as they are on disk, or cut anew where `training.subword_sampling` asks."""
     sampled = config.training.subword_sampling > 0
     return SampledStore(config, run, tokenizer) if sampled else Store(run / "ids", "train")
+
+
+def _dropouts(tokenizer: Tokenizer) -> list[BpeDropout]:
+    """Of source and target, one and the same where they share a model."""
+    source, target = tokenizer.models
+    first = BpeDropout(source)
+    return [first, first if target is source else BpeDropout(target)]
 
 
 def _joined(parts: list[_Side], kind: np.dtype[Any]) -> _Side:

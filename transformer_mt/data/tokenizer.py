@@ -4,11 +4,8 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 import sentencepiece
@@ -22,7 +19,6 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 HASHED_LINES = 1 << 16
 THREADS = os.cpu_count() or 1
-_SEEDING = Lock()
 
 
 @dataclass
@@ -143,19 +139,6 @@ def _is_text(content: bytes) -> bool:
     return b"\0" not in content[:4096]
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Inside, `Tokenizer.sample` draws by this seed, in any number of threads; others that want a seed wait.
-
-    SentencePiece knows one seed a process. Some of its versions take it when a thread first draws, others whenever it
-    was set anew, so it must not be set while anyone draws.
-    """
-    with _SEEDING:
-        # The last 32-bit number means "no seed" to it.
-        sentencepiece.set_random_generator_seed(seed % ((1 << 32) - 1))
-        yield
-
-
 class Tokenizer:
     """Both languages' models: lines to ids and ids to lines."""
 
@@ -164,6 +147,11 @@ class Tokenizer:
         self.files = [shared] if shared.is_file() else [folder / "source.model", folder / "target.model"]
         models = [load_model(path) for path in self.files]
         self._source, self._target = models[0], models[-1]
+
+    @property
+    def models(self) -> tuple[sentencepiece.SentencePieceProcessor, sentencepiece.SentencePieceProcessor]:
+        """SentencePiece's models of source and target, one and the same where they are shared."""
+        return self._source, self._target
 
     @property
     def source_size(self) -> int:
@@ -190,21 +178,6 @@ class Tokenizer:
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
         """The same for the target language."""
         return self._target.encode([normalize(line) for line in lines], num_threads=THREADS)  # type: ignore[no-any-return]
-
-    def sample(self, side: int, lines: Sequence[str], strength: float) -> list[list[int]]:
-        """Ids of each line after `normalize`, without `</s>`, cut at random: BPE-dropout, or a unigram sample.
-
-        Each call draws the same numbers from the beginning: those of `seeded`, inside which it belongs. side: 0 source,
-        1 target; strength: above 0 and below 1, as `training.subword_sampling`.
-        """
-        model, texts = (self._source, self._target)[side], [normalize(line) for line in lines]
-
-        def drawn() -> list[list[int]]:
-            return model.encode(texts, enable_sampling=True, alpha=strength, nbest_size=-1, num_threads=1)  # type: ignore[no-any-return]
-
-        # Every thread has a generator of its own, which goes on where it was: only in a new one is that the beginning.
-        with ThreadPoolExecutor(1) as fresh:
-            return fresh.submit(drawn).result()
 
     def decode(self, ids: Sequence[int], unknown_marker: str = "⁇") -> str:
         """One line of text; bytes that are no character become U+FFFD, and it can never hold a line break."""

@@ -14,7 +14,7 @@ from transformer_mt.data.batching import mix
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from transformer_mt.decode.beam import Hypothesis, LengthPenalty, Rules, beam_search
 from transformer_mt.decode.sample import sample
-from transformer_mt.distributed import Process, gather
+from transformer_mt.distributed import Process, gather, is_out_of_memory
 from transformer_mt.errors import RunError
 from transformer_mt.model import folder
 from transformer_mt.model import transformer as architecture
@@ -102,11 +102,14 @@ class Translator:
         self.model.eval()
         try:
             with torch.no_grad():
-                for batch in batches[rank::ranks]:
-                    if interrupted():
-                        break
-                    results.update(self._translate(batch))
-                    progress(len(batch))
+                waiting = batches[rank::ranks][::-1]
+                while waiting and not interrupted():
+                    batch = waiting.pop()
+                    if (found := self._translate_if_it_fits(batch)) is None:
+                        waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
+                    else:
+                        results.update(found)
+                        progress(len(batch))
         finally:
             self.model.train(training)
         if ranks > 1:
@@ -144,6 +147,15 @@ class Translator:
     def _rows_each(self) -> int:
         """Rows of a batch that a sentence takes."""
         return self.settings.n_best if self.settings.sampling else self.settings.beam_size
+
+    def _translate_if_it_fits(self, batch: list["_Source"]) -> dict[int, Translation] | None:
+        """The translations of a batch, by line; None if there is no memory for so many lines together."""
+        try:
+            return dict(self._translate(batch))
+        except (RuntimeError, MemoryError) as error:
+            if len(batch) == 1 or not is_out_of_memory(error):
+                raise
+            return None
 
     def _translate(self, batch: list["_Source"]) -> Iterator[tuple[int, Translation]]:
         device = next(self.model.parameters()).device

@@ -23,6 +23,7 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
     paths = sorted(paths)
     sums: dict[str, Tensor] = {}
     for path in paths:
+        checkpoint.verify(path)
         tensors = read_tensors(path / WEIGHTS)
         if sums and {name: value.shape for name, value in sums.items()} != {n: t.shape for n, t in tensors.items()}:
             raise UserError(f"{path} is a checkpoint of another model than {paths[0]}: they cannot be averaged")
@@ -36,6 +37,22 @@ def best_checkpoints(run: Path, validations: Sequence[dict[str, Any]], metric: s
     steps = checkpoint.best_steps(validations, metric, len(validations))
     there = {checkpoint.step_of(path): path for path in checkpoint.checkpoints(run / "checkpoints")}
     return [there[step] for step in steps if step in there]
+
+
+def chosen(
+    run: Path,
+    config: Config,
+    validations: Sequence[dict[str, Any]],
+    *,
+    last: int | None = None,
+    best: int | None = None,
+) -> list[Path]:
+    """The checkpoints to average, oldest first: the `last` or `best` ones by number, else what the config says."""
+    rules = config.training.checkpoint
+    if best or (not last and (rules.average_of == "best" or not rules.average)):
+        found = best_checkpoints(run, validations, config.training.validation.metric)
+        return sorted(found[: best or rules.average or 1])
+    return checkpoint.planned(run / "checkpoints")[-(last or rules.average) :]
 
 
 def write_average(run: Path, config: Config, folders: Sequence[Path], output: Path) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from transformer_mt.atomic import new_folder, partial_of, sha256, write_json
 from transformer_mt.config import Checkpoint, Config
 from transformer_mt.config.file import config_from_dict, differences
+from transformer_mt.config.values import digest
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.evaluate.scores import is_better
 from transformer_mt.model.folder import FORMAT, WEIGHTS, read_tensors, save_tensors
@@ -74,10 +75,11 @@ def planned(folder: Path) -> list[Path]:
     Others were saved because training was interrupted, and serve to resume from it only.
     """
     found = checkpoints(folder)
-    return [path for path in found[:-1] if _is_planned(path)] + found[-1:]
+    return [path for path in found[:-1] if is_planned(path)] + found[-1:]
 
 
-def _is_planned(folder: Path) -> bool:
+def is_planned(folder: Path) -> bool:
+    """Whether a checkpoint was saved at one of the config's intervals."""
     try:
         return bool(read_state(folder).get("planned", True))
     except UserError:
@@ -113,7 +115,7 @@ def save(
             save_tensors(moments, partial / MOMENTS)
             digests = {name: sha256(partial / name) for name in (WEIGHTS, MOMENTS)}
             state = {"format": FORMAT, "progress": asdict(progress), "sha256": digests, **record}
-            write_json(partial / STATE, state)
+            write_json(partial / STATE, {**state, "digest": digest(state)})
     except (OSError, SafetensorError) as error:
         size = sum(tensor.nbytes for tensor in (*tensors.values(), *moments.values()))
         raise RunError(f"checkpoint {final} needs {size / 1e6:.1f} MB and could not be written: {error}") from None
@@ -171,7 +173,7 @@ def newest(folder: Path) -> tuple[Saved | None, list[str]]:
         except (UserError, OSError, ValueError, KeyError, TypeError) as error:
             problems.append(f"checkpoint {path} cannot be resumed from: {error}")
         else:
-            return saved, [f"{problem}; {path.name} is used instead" for problem in problems]
+            return saved, [f"{problem}; it is set aside, and {path.name} is used instead" for problem in problems]
     if found:
         raise RunError(*problems, f"no checkpoint in {folder} can be resumed from (--fresh starts again)")
     return None, []
@@ -179,14 +181,32 @@ def newest(folder: Path) -> tuple[Saved | None, list[str]]:
 
 def read(folder: Path) -> Saved:
     """A checkpoint whose files are, to the last bit, those that were written."""
-    state = read_state(folder)
-    for name, digest in state.get("sha256", {}).items():
-        if (folder / name).is_file() and sha256(folder / name) != digest:
-            raise UserError(f"{folder / name} is not as it was written")
+    state = verify(folder)
     if unknown := state["progress"].keys() - {item.name for item in fields(Progress)}:
         raise UserError(f"{folder / STATE} holds progress.{min(unknown)}, which this version does not know")
     progress = Progress(**state["progress"])
     return Saved(folder, state, progress, read_tensors(folder / WEIGHTS), read_tensors(folder / MOMENTS))
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The plain part of a checkpoint, whose files and state are as they were written, as far as digests tell."""
+    state = read_state(folder)
+    own = state.pop("digest", None)
+    if own is not None and digest(state) != own:
+        raise UserError(f"{folder / STATE} is not as it was written")
+    for name, written in state.get("sha256", {}).items():
+        if (folder / name).is_file() and sha256(folder / name) != written:
+            raise UserError(f"{folder / name} is not as it was written")
+    return state
+
+
+def set_aside(folder: Path, step: int) -> None:
+    """Renames checkpoints of later updates than the one that training goes on from: they cannot be trusted."""
+    for path in checkpoints(folder):
+        if step_of(path) > step:
+            aside = path.with_name(f"damaged-{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
 
 
 def keep_or_reset(config: Config, saved: dict[str, Any], resets: Sequence[str]) -> tuple[Config, list[str]]:
@@ -205,7 +225,7 @@ def keep_or_reset(config: Config, saved: dict[str, Any], resets: Sequence[str]) 
         for name in path:
             section = section[name]
         section[last] = used
-    return config_from_dict(values, "the checkpoint's configuration"), lines
+    return config_from_dict(values, "the configuration, with what the checkpoint keeps"), lines
 
 
 def mark_best(folder: Path, step: int) -> None:
@@ -237,7 +257,7 @@ def bytes_needed(weights: int, moments: int, rules: Checkpoint, count: int) -> i
 
     weights, moments: bytes of the two files of one checkpoint.
     """
-    kept = min(count, rules.keep_last + rules.keep_best)
+    kept = min(count, max(rules.keep_last, rules.keep_resumable) + rules.keep_best)
     return kept * weights + min(kept, rules.keep_resumable) * moments + weights + moments + weights
 
 

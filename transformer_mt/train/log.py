@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from transformer_mt.atomic import naming, write_text
+from transformer_mt.atomic import naming, sync, write_text
 from transformer_mt.distributed import Process
 
 METRICS = "metrics.jsonl"
@@ -100,6 +100,7 @@ class Metrics:
 
     def __init__(self, run: Path, *, enabled: bool, tensorboard: bool, step: int = 0) -> None:
         """`step`: the update that training goes on from; what TensorBoard has of later ones is hidden there."""
+        self._run = run
         self._file = (run / METRICS).open("a", encoding="utf-8") if enabled else None
         self._board = _tensorboard(run / "tensorboard", step) if enabled and tensorboard else None
 
@@ -118,6 +119,7 @@ class Metrics:
         """Forces what was written to the disk: a checkpoint must not outlive the events before it."""
         if self._file:
             os.fsync(self._file.fileno())
+            sync(self._run)
 
     def close(self) -> None:
         """Writes out what is buffered."""

@@ -18,6 +18,7 @@ from transformer_mt.data.tokenizer import EOS, PAD
 from transformer_mt.distributed import (
     Process,
     fail_together,
+    is_out_of_memory,
     largest,
     replicate,
     sum_over_ranks,
@@ -95,11 +96,6 @@ def precision_of(wanted: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if half else torch.float32
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that a tensor found no memory; on a CPU torch has no class of its own for it."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
-
-
 class Trainer:
     """A model, its optimiser, and how one batch becomes one update on any number of devices."""
 
@@ -119,6 +115,8 @@ class Trainer:
         self.replicas = replicate(self.loss, process)
         self.precision = precision_of(settings.precision, process.device)
         self.optimizer = Adam(model, settings.optimizer, process.device)
+        # Gradients exchanged so far. In the forward pass after the first time DDP groups them anew, all ranks together.
+        self._exchanges = 0
         self.scaler = torch.amp.GradScaler(process.device.type, enabled=self.precision == torch.float16)
 
     def rate(self, step: int) -> float:
@@ -146,6 +144,7 @@ class Trainer:
         """
         passes = passes_needed(batch, progress.device_tokens, self.process.ranks)
         while True:
+            failure = ""
             try:
                 sums = self._accumulate(batch, passes, progress, stop)
                 break
@@ -153,7 +152,8 @@ class Trainer:
                 self.optimizer.zero_grad()
                 if not is_out_of_memory(error):
                     raise
-                passes = self._smaller(batch, passes, error)
+                failure = str(error)
+            passes = self._smaller(batch, passes, failure)  # out here the error holds no tensors any more
         if sums is None:
             self.optimizer.zero_grad()
             return True
@@ -169,38 +169,42 @@ class Trainer:
             # All meet before the last pass, in which gradients are exchanged; until then each may leave off by itself.
             if largest(stop.signal_number) if last and passes > 1 else stop.signal_number and ranks == 1:
                 return None
-            if stop.signal_number and not last:
+            if stop.signal_number and not last and self._exchanges != 1:
                 continue
             torch.manual_seed(int(mix(self.settings.seed, progress.step + 1, number, rank)) >> 1)
             with nullcontext() if last else unsynchronised(self.replicas):
                 sums[:2] += self._pass(pairs, batch)
+        self._exchanges += 1
         sums[2] = float(stop.signal_number > 0)
         return sums
 
-    def _smaller(self, batch: Batch, passes: int, error: Exception) -> int:
+    def _smaller(self, batch: Batch, passes: int, failure: str) -> int:
         """More passes than before for an update that found no memory; OutOfMemory where that cannot help."""
         if self.process.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.process.ranks > 1 or passes >= len(batch.pairs):
-            raise OutOfMemory(f"out of memory in an update of {len(batch.pairs)} pairs: {error}") from None
+            raise OutOfMemory(f"out of memory in an update of {len(batch.pairs)} pairs: {failure}")
         self.warn(f"out of memory: the update is made again in {2 * passes} passes instead of {passes}")
         return 2 * passes
 
-    def rehearse(self, batch: Batch, passes: int, stop: StopFlag) -> bool:
+    def rehearse(self, batch: Batch, passes: int, stop: StopFlag, free: float = 0.0) -> bool:
         """Forward and backward over the largest pass of a batch, leaving no trace; whether there was memory for it.
 
-        Of a GPU's memory a tenth has to stay free. A signal breaks it off, which counts as having fitted.
+        `free`: the share of a GPU's memory that has to stay free besides. A signal breaks it off, which counts as
+        having fitted.
         """
-        cuda = self.process.device.type == "cuda"
+        device = self.process.device
+        cuda = device.type == "cuda"
         if cuda:
-            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats(device)
         self.replicas.train()
         try:
             with unsynchronised(self.replicas):
                 rows = deal(batch, passes, self.process.ranks, 0)[0]
-                stop.breakable(lambda: self._pass(rows, batch))
-            room = 0.9 * torch.cuda.get_device_properties(self.process.device).total_memory if cuda else math.inf
-            return not cuda or torch.cuda.max_memory_allocated() <= room
+                for _ in range(min(2, passes)):  # a second pass has the gradients of the first beside it
+                    stop.breakable(lambda: self._pass(rows, batch))
+            room = (1 - free) * torch.cuda.get_device_properties(device).total_memory if cuda else math.inf
+            return not cuda or torch.cuda.max_memory_allocated(device) <= room
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -1,8 +1,9 @@
 """How many tokens one forward pass may hold: found before the first update, and halved after one that was too large."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from transformer_mt.atomic import read_json, write_json
 from transformer_mt.config.training import Training
@@ -15,7 +16,11 @@ from transformer_mt.train.signals import StopFlag
 
 CPU_TOKENS = 4096
 """What `device_tokens: auto` means on a CPU, where larger passes are no faster."""
+FREE_SHARE = 0.1
+"""What has to stay free of a GPU's memory where `auto` chooses."""
 RECORD = "out_of_memory.json"
+Machine = Mapping[str, Any]
+"""The record of what updates are made on."""
 
 
 def first_choice(settings: Training, process: Process, stored: int) -> int:
@@ -27,16 +32,22 @@ def first_choice(settings: Training, process: Process, stored: int) -> int:
     return max(settings.max_tokens, -(-settings.batch_tokens // process.ranks))  # an update in one pass
 
 
-def after_failure(run: Path, tokens: int) -> int:
-    """Half of the tokens, if a session of this run found no memory for so many."""
-    record = read_json(run / RECORD)
-    return record["device_tokens"] // 2 if record and tokens >= record["device_tokens"] else tokens
+def after_failure(run: Path, tokens: int, settings: Training, machine: Machine) -> int:
+    """Half of the tokens, if a session of this run on such a machine found no memory for them.
+
+    With `auto` that holds for more of them too; another number that the config gives is taken as it is.
+    """
+    record = read_json(run / RECORD) or {}
+    failed = record.get("device_tokens", 0)
+    same = {key: machine[key] for key in ("device", "ranks")}.items() <= record.items()
+    met = tokens >= failed if settings.device_tokens == "auto" else tokens == failed
+    return failed // 2 if same and met else tokens
 
 
-def note_failure(run: Path, tokens: int, rank: int) -> None:
+def note_failure(run: Path, tokens: int, rank: int, machine: Machine) -> None:
     """Keeps for the next session that a pass of so many tokens found no memory; any rank may be the one that knows."""
     own = run / f".{RECORD}.rank-{rank}"
-    write_json(own, {"device_tokens": tokens})
+    write_json(own, {"device_tokens": tokens, "device": machine["device"], "ranks": machine["ranks"]})
     os.replace(own, run / RECORD)
 
 
@@ -65,7 +76,8 @@ def fitting_tokens(trainer: Trainer, tokens: int, stop: StopFlag) -> int:
     while True:
         batches = epoch_batches(lengths, settings.batch_tokens, settings.seed, 0)
         batch, passes = largest_pass(batches, tokens, ranks)
-        if not largest(int(not trainer.rehearse(batch, passes, stop))):
+        free = FREE_SHARE if settings.device_tokens == "auto" else 0.0
+        if not largest(int(not trainer.rehearse(batch, passes, stop, free))):
             return tokens
         if settings.device_tokens != "auto" or passes * ranks >= len(batch.pairs):
             shown = f"training.device_tokens {tokens}" if passes * ranks < len(batch.pairs) else "one pair of the data"

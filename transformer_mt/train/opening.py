@@ -12,6 +12,7 @@ from transformer_mt.data.batching import mix
 from transformer_mt.data.sampling import training_store
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.distributed import Process, on_first_rank
+from transformer_mt.errors import RunError, UserError
 from transformer_mt.model.folder import START, build, load_weights
 from transformer_mt.train import checkpoint, log, memory
 from transformer_mt.train.checkpoint import Progress, Saved, keep_or_reset
@@ -42,7 +43,7 @@ def train(config: Config, run: Path, process: Process, console: log.Console, res
             trainer, progress = session.trainer, session.progress
             progress.device_tokens = memory.fitting_tokens(trainer, progress.device_tokens, stop)
             session.leave_if_asked()
-        session.train()
+        session.train(save_first=bool(resets))
 
 
 def open_session(
@@ -64,9 +65,10 @@ def open_session(
         notes += take_weights(model, tokenizer, training.initial_model)
     start = START[config.model.start_symbol]
     trainer = Trainer(model.to(process.device), store, training, start, process, console.warning)
-    progress = _progress(config, run, saved, process, resets)
+    progress, more = _progress(config, run, saved, process, resets)
+    notes += more
     if saved:
-        notes += _restore(trainer, saved, progress, process, resets)
+        notes += _restore(trainer, saved, progress, resets)
     if training.max_epochs == progress.epoch + 1:  # moves on if this epoch is used up
         next(batches_from(store, training, progress), None)
     events = on_first_rank(lambda: log.validations(log.read_metrics(run)))
@@ -82,35 +84,51 @@ def _newest(folder: Path, console: log.Console) -> Saved | None:
         saved, warnings = checkpoint.newest(folder)
         for warning in warnings:
             console.warning(warning)
+        if saved:
+            checkpoint.set_aside(folder, saved.progress.step)
         chosen.append(saved)
         return saved.folder if saved else None
 
     found = on_first_rank(choose)
-    if chosen:
-        return chosen[0]
-    return checkpoint.read(found) if found else None
+    if chosen or not found:
+        return chosen[0] if chosen else None
+    try:
+        return checkpoint.read(found)
+    except UserError as failure:  # here alone: a person would not hear of it from the first rank
+        raise RunError(*failure.messages) from None
 
 
-def _progress(config: Config, run: Path, saved: Saved | None, process: Process, resets: Sequence[str]) -> Progress:
+def _progress(
+    config: Config, run: Path, saved: Saved | None, process: Process, resets: Sequence[str]
+) -> tuple[Progress, list[str]]:
+    """Where training stands, and what is new about it."""
     progress = saved.progress if saved else Progress(sums=dict(NO_SUMS))
     if "data" in resets:
         progress.epoch = progress.batch = 0
     if progress.minutes != (config.training.max_minutes or 0.0):  # to be reckoned anew
         progress.minutes, progress.last_step = 0.0, None
-    wanted = memory.first_choice(config.training, process, progress.device_tokens)
-    progress.device_tokens = memory.after_failure(run, wanted)
-    return progress
+    wanted, machine = memory.first_choice(config.training, process, progress.device_tokens), machine_record(process)
+    progress.device_tokens = on_first_rank(lambda: memory.after_failure(run, wanted, config.training, machine))
+    halved = progress.device_tokens < wanted
+    note = f"training.device_tokens is {progress.device_tokens} now, since there was no memory for {wanted}"
+    return progress, [note] if halved else []
 
 
-def _restore(trainer: Trainer, saved: Saved, progress: Progress, process: Process, resets: Sequence[str]) -> list[str]:
+def _restore(trainer: Trainer, saved: Saved, progress: Progress, resets: Sequence[str]) -> list[str]:
     """Puts back the optimiser's state; sentences about what was resumed and what is different now."""
     trainer.optimizer.load(saved.moments, moments="optimizer" not in resets)
     if progress.loss_scale and trainer.scaler.is_enabled():
         trainer.scaler.load_state_dict(progress.loss_scale)
-    before, now = saved.state["machine"], machine_record(process)
+    before, now = (
+        {**machine, "device_tokens": tokens, **{f"training.{key}": value for key, value in training.items()}}
+        for machine, tokens, training in (
+            (saved.state["machine"], saved.state["progress"]["device_tokens"], saved.state["config"]["training"]),
+            (machine_record(trainer.process), progress.device_tokens, trainer.settings.model_dump(mode="json")),
+        )
+    )
     place = f"step {progress.step}, epoch {progress.epoch + 1}, batch {progress.batch}"
     return [f"resuming at {place} from {saved.folder}"] + [
         f"warning: {key} was {before[key]}, is {now[key]}: results will not be equal to the last bit"
-        for key in ("threads", "device", "torch", "ranks")
-        if before[key] != now[key]
+        for key in ("threads", "device", "torch", "ranks", "training.precision", "training.compile", "device_tokens")
+        if before.get(key, now[key]) != now[key]
     ]

@@ -15,11 +15,11 @@ from transformer_mt.data.files import text_lines
 from transformer_mt.data.store import Store
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.decode.translator import Translator
-from transformer_mt.distributed import Process, fail_together, largest, on_first_rank
+from transformer_mt.distributed import Process, fail_together, is_out_of_memory, largest, on_first_rank
 from transformer_mt.errors import OutOfMemory, RunError, Stopped
 from transformer_mt.model.folder import model_settings, read_model_settings, weights
 from transformer_mt.train import checkpoint, log, memory
-from transformer_mt.train.averaging import best_checkpoints, write_average
+from transformer_mt.train.averaging import best_checkpoints, chosen, write_average
 from transformer_mt.train.checkpoint import Progress, best_steps
 from transformer_mt.train.loop import NO_SUMS, Trainer, batches_from
 from transformer_mt.train.signals import StopFlag
@@ -100,11 +100,17 @@ class Session:
         count = -(-last // every) if last else sys.maxsize
         checkpoint.check_disk(self.run, checkpoint.bytes_needed(model, moments, training.checkpoint, count))
 
-    def train(self) -> None:
-        """Updates until there is nothing more to train or a signal comes."""
+    def train(self, *, save_first: bool = False) -> None:
+        """Updates until there is nothing more to train or a signal comes.
+
+        `save_first` writes the checkpoint again that training goes on from: what was reset is so from here on, even if
+        this sitting dies.
+        """
         board, step = self.config.training.tensorboard, self.progress.step
         self.metrics = log.Metrics(self.run, enabled=self.process.first, tensorboard=board, step=step)
         try:
+            if save_first and step:
+                self._save(planned=on_first_rank(lambda: checkpoint.is_planned(self._here())))
             self._catch_up()
             self._reckon_last_step()
             for batch in batches_from(self.trainer.store, self.config.training, self.progress):
@@ -121,27 +127,32 @@ class Session:
                     self._leave()
             self._end()
         except OutOfMemory as failure:
-            tokens = self.progress.device_tokens
-            memory.note_failure(self.run, tokens, self.process.rank)
-            raise RunError(
-                f"{failure} (training.device_tokens {tokens} is too much here; started again, the run goes on with "
-                f"{tokens // 2})"
-            ) from None
+            raise self._out_of_memory(failure) from None
         finally:
             self.metrics.close()
             self.console.close()
 
+    def _out_of_memory(self, failure: OutOfMemory) -> RunError:
+        """What to say, and for the next sitting to know, of a pass that found no memory."""
+        tokens = self.progress.device_tokens
+        if tokens <= self.config.training.max_tokens:
+            remedy = "lower training.max_tokens, training.batch_tokens or the size of the model"
+            return RunError(f"{failure} (training.device_tokens {tokens} is a pair or two a pass already: {remedy})")
+        memory.note_failure(self.run, tokens, self.process.rank, machine_record(self.process))
+        then = f"started again, the run goes on with {tokens // 2}"
+        return RunError(f"{failure} (training.device_tokens {tokens} is too much here; {then})")
+
     def _after_update(self, *, leaving: bool) -> None:
         """Logs, saves and validates, in this order, when it is time to; a validation is left to the next session."""
         training, step = self.config.training, self.progress.step
-        if step & (step - 1) == 0:
-            self._reckon_last_step()
+        reckoned = step & (step - 1) == 0 and self._reckon_last_step()
         if step % training.log_every_steps == 0 or step == self._last_step():
             self._log()
         self.console.bar(step, self._last_step(), "update")
         validate = step % training.validation.every_steps == 0
-        if validate or step % training.checkpoint.every_steps == 0:
-            self._save(planned=True)
+        planned = validate or step % training.checkpoint.every_steps == 0
+        if planned or reckoned:
+            self._save(planned=planned)
         if validate and not leaving:
             self._validate()
 
@@ -150,17 +161,22 @@ class Session:
         limits = [limit for limit in (self.config.training.max_steps, self.progress.last_step) if limit]
         return min(limits, default=None)
 
-    def _reckon_last_step(self) -> None:
-        """Turns max_minutes into a number of updates, once a twentieth of that time shows how long they take."""
+    def _reckon_last_step(self) -> bool:
+        """Turns max_minutes into a number of updates, once a twentieth of that time shows how long they take.
+
+        Whether it did so now: then it has to be saved, so that it stays.
+        """
         minutes, progress = self.config.training.max_minutes, self.progress
         if minutes is None or progress.minutes == minutes or not progress.step:
-            return
+            return False
         seconds = on_first_rank(lambda: progress.seconds)
-        if seconds * 20 >= minutes * 60:
-            progress.minutes = minutes
-            progress.last_step = max(progress.step, int(progress.step * minutes * 60 / seconds))
-            speed = f"{seconds / progress.step:.3g} seconds each"
-            self.console.line(f"training.max_minutes {minutes:g} come to {progress.last_step} updates, {speed}")
+        if seconds * 20 < minutes * 60:
+            return False
+        progress.minutes = minutes
+        progress.last_step = max(progress.step, int(progress.step * minutes * 60 / seconds))
+        speed = f"{seconds / progress.step:.3g} seconds each"
+        self.console.line(f"training.max_minutes {minutes:g} come to {progress.last_step} updates, {speed}")
+        return True
 
     def _log(self) -> None:
         progress = self.progress
@@ -209,7 +225,12 @@ class Session:
         trainer, tokens = self.trainer, self.progress.device_tokens
         store = Store(self.run / "ids", "validation")
         values: dict[str, Any] = {}
-        values |= validation_loss(trainer.loss, store, tokens, trainer.start, self.process, self.stop.asked)
+        try:
+            values |= validation_loss(trainer.loss, store, tokens, trainer.start, self.process, self.stop.asked)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(f"out of memory in a validation: {error}") from None
         self.leave_if_asked()
         if self.config.training.validation.translate:
             translator = Translator(trainer.model, self.tokenizer, self.config.decoding, trainer.start)
@@ -240,9 +261,18 @@ class Session:
     def _validated(self) -> bool:
         return any(event["step"] == self.progress.step for event in self.validations)
 
+    def _here(self) -> Path:
+        """The checkpoint of this update, whether it is there or not."""
+        return self.checkpoints / checkpoint.name_of(self.progress.step)
+
     def _saved(self) -> bool:
         """Whether this update's checkpoint is there; asked once for all ranks, since the first one writes it."""
-        return on_first_rank((self.checkpoints / checkpoint.name_of(self.progress.step)).is_dir)
+        return on_first_rank(self._here().is_dir)
+
+    def _logged(self) -> bool:
+        """Whether the updates up to this one are in the metrics."""
+        events = log.read_metrics(self.run)
+        return any(event["event"] == "train" and event["step"] == self.progress.step for event in events)
 
     def _best(self) -> list[Path]:
         """The validated checkpoints, best first; rules that changed on the way may have removed some."""
@@ -280,9 +310,9 @@ class Session:
             fail_together(
                 RunError(f"no update was made: {skipped} were skipped, their loss or gradient was not finite")
             )
+        if self.progress.sums["updates"] and not on_first_rank(self._logged):
+            self._log()
         if not self._saved():
-            if self.progress.sums["updates"]:
-                self._log()
             self._save()
         if not self._validated():
             self._validate()
@@ -298,11 +328,7 @@ class Session:
 
     def _chosen(self) -> list[Path]:
         """The checkpoints whose mean model/ is."""
-        rules = self.config.training.checkpoint
-        if rules.average and rules.average_of == "last":
-            return checkpoint.planned(self.checkpoints)[-rules.average :]
-        newest = self.checkpoints / checkpoint.name_of(self.progress.step)
-        return sorted(self._best()[: rules.average or 1] or [newest])
+        return chosen(self.run, self.config, self.validations) or [self._here()]
 
     def _make_model(self) -> None:
         chosen = self._chosen()

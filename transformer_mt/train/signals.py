@@ -71,6 +71,8 @@ def stop_flag(process: Process) -> Iterator[StopFlag]:
         yield flag
     finally:
         ended.set()
+        if process.notice:
+            watcher.join(1)  # or it might speak up when nobody listens any more
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -81,7 +83,6 @@ def _pass_on(flag: StopFlag, process: Process, ended: threading.Event) -> None:
     A launcher that was killed can signal nothing any more: that is taken for SIGTERM.
     """
     assert process.notice
-    launcher = os.getppid()
     while not ended.wait(WATCH_SECONDS):
         try:
             if flag.signal_number:
@@ -89,7 +90,7 @@ def _pass_on(flag: StopFlag, process: Process, ended: threading.Event) -> None:
             number = process.notice.read()
         except RuntimeError:  # the store went with the launcher
             number = 0
-        if os.getppid() != launcher:
+        if process.notice.launcher_is_gone():
             number = signal.SIGTERM
         if number:
             return _thread.interrupt_main(signal.Signals(number))
