@@ -21,6 +21,7 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 
+# No --fresh or --reset below: the command is repeated each time the job comes back.
 config=${CONFIG:-base.yaml}
 processes_per_node=${PROCESSES_PER_NODE:-8} # as many as GPUs
 port=${PORT:-29500}                         # free on the first node; two jobs that share a node need two

@@ -161,3 +161,24 @@ def test_foreign_weights_are_told_by_name(tokenizer: Tokenizer) -> None:
         load_weights(model, {**tensors, name: tensors[name][:1]}, Path("here"))
     with pytest.raises(UserError, match=f"here lacks {name}"):
         load_weights(model, {key: value for key, value in tensors.items() if key != name}, Path("here"))
+
+
+def test_a_batch_without_memory_is_halved_until_it_fits(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, sizes = translator(tokenizer), []
+    expected = ours.translate(LINES)
+    original = Translator._translate
+
+    def small(self: Translator, batch: list) -> object:
+        sizes.append(len(batch))
+        if len(batch) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(self, batch)
+
+    monkeypatch.setattr(Translator, "_translate", small)
+    room = 2
+    found = ours.translate(LINES)
+    assert [line.text for line in found] == [line.text for line in expected]
+    assert max(sizes) == 5 and sum(size for size in sizes if size <= room) == 5
+    room = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        ours.translate(LINES)

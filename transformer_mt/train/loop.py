@@ -166,7 +166,8 @@ class Trainer:
         self.replicas.train()
         for number, pairs in enumerate(deal(batch, passes, ranks, rank)):
             last = number == passes - 1
-            # All meet before the last pass, in which gradients are exchanged; until then each may leave off by itself.
+            # All meet before the last pass, in which gradients are exchanged; until then each may leave off by itself,
+            # but for the passes after the first exchange.
             if largest(stop.signal_number) if last and passes > 1 else stop.signal_number and ranks == 1:
                 return None
             if stop.signal_number and not last and self._exchanges != 1:
