@@ -3,11 +3,14 @@
 Without a launcher there is one process, rank 0 of 1, and every function here does nothing costly.
 """
 
+import _thread
 import os
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,36 +20,58 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from transformer_mt.errors import Failure, OtherRankFailed, Stopped, UserError
+from transformer_mt.errors import Failure, OtherRankFailed, Stopped, Terminated, UserError
 
 T = TypeVar("T")
 
 # Rank 0 may prepare data for hours while the others wait; torchrun itself notices a process that died.
 TIMEOUT = timedelta(days=7)
 POLL_SECONDS = 0.02
+WATCH_SECONDS = 0.2
+"""How often a rank looks whether another one was asked to leave."""
 
 
 class Notice:
-    """A number that any rank can post and that all can read at any time, without waiting for each other."""
+    """Makes a signal to one rank a signal to all: a thread on each reads, and says, on which rank one has arrived.
+
+    A launcher that was killed can signal nothing any more: that is taken for SIGTERM.
+    """
 
     KEY = "signal"
 
     def __init__(self, store: Any) -> None:
         """`store` is a connection of its own: the thread that uses it must not wait behind the main one."""
-        self._store = store
+        self.arrived = 0
+        """The number of the signal that this process got, to be passed on."""
+        self._store, self._ended = store, threading.Event()
         self._launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
-
-    def launcher_is_gone(self) -> bool:
-        """Whether the launcher, which would end us with the others, is no more."""
-        return self._launcher is not None and os.getppid() != self._launcher
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
 
     def post(self, number: int) -> None:
         """Lets all ranks know."""
-        self._store.set(self.KEY, str(number))
+        with suppress(RuntimeError):  # the store went with the launcher
+            self._store.set(self.KEY, str(number))
 
-    def read(self) -> int:
-        """What was posted last, 0 if nothing was."""
-        return int(self._store.get(self.KEY)) if self._store.check([self.KEY]) else 0
+    def close(self) -> None:
+        """Ends the thread: it must not speak up when nobody listens any more."""
+        self._ended.set()
+        self._thread.join(1)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(WATCH_SECONDS):
+            if self.arrived:
+                return self.post(self.arrived)
+            if number := self._read():
+                return _thread.interrupt_main(signal.Signals(number))
+
+    def _read(self) -> int:
+        """The signal that another rank, or the death of the launcher, brings; 0 while there is none."""
+        if self._launcher is not None and os.getppid() != self._launcher:
+            return signal.SIGTERM
+        with suppress(RuntimeError):
+            return int(self._store.get(self.KEY)) if self._store.check([self.KEY]) else 0
+        return 0
 
 
 @dataclass(frozen=True)
@@ -114,12 +139,16 @@ def process_group(device: str = "auto") -> Iterator[Process]:
     shared, rank, ranks = next(rendezvous("env://", timeout=TIMEOUT))
     shared.set_timeout(TIMEOUT)
     room = _own_room(shared, rank, ranks)
-    store, notice = (_part_of(one, room) for one in (shared, next(rendezvous("env://", timeout=TIMEOUT))[0]))
+    store, apart = (_part_of(one, room) for one in (shared, next(rendezvous("env://", timeout=TIMEOUT))[0]))
     # Objects and waiting go through gloo, so that a GPU is never kept busy by a process that only waits.
     backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=ranks)
+    notice = Notice(apart)
     try:
-        yield Process(rank, ranks, chosen, Notice(notice) if ranks > 1 else None)
+        yield Process(rank, ranks, chosen, notice if ranks > 1 else None)
+    except KeyboardInterrupt as interrupt:
+        notice.post(signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
+        raise
     except RuntimeError as error:
         if _lost_another(error):
             raise OtherRankFailed(1, "left, since the connection to another rank is lost") from None
@@ -127,6 +156,8 @@ def process_group(device: str = "auto") -> Iterator[Process]:
     except Stopped:
         dist.destroy_process_group()
         raise
+    finally:
+        notice.close()
     dist.destroy_process_group()  # not after a failure: it may wait for a rank that is gone
 
 

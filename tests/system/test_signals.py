@@ -10,6 +10,7 @@ import pytest
 
 from tests.running import (
     TORCHRUN,
+    Trained,
     assert_plain,
     command,
     end,
@@ -41,6 +42,19 @@ SLOW_PASSES = (
     + """
 from transformer_mt.train.loop import Trainer
 slow(Trainer, "_pass", 0.3)
+"""
+)
+SLOW_SECOND_UPDATE = (
+    SLOW
+    + """
+from transformer_mt.train.loop import Trainer
+original = Trainer._pass
+def _pass(self, pairs, batch):
+    if self.optimizer.adam.state[next(self.model.parameters())]["step"] == 1:
+        print("SLOW update", flush=True, file=__import__("sys").stderr)
+        time.sleep(10)
+    return original(self, pairs, batch)
+Trainer._pass = _pass
 """
 )
 SLOW_TRANSLATING = (
@@ -132,21 +146,8 @@ def test_the_launcher(task: Path, patch: str) -> None:
 def test_a_second_signal_leaves_at_once(task: Path) -> None:
     """Without waiting for a pass of ten seconds, at whose end the first one would be heard."""
     write_config(task, training=PASSES)
-    process = start(
-        "train",
-        "-c",
-        "c.yaml",
-        cwd=task,
-        **patched(
-            task,
-            SLOW_PASSES.replace("time.sleep(seconds)", "time.sleep(10 if SEEN else 0); SEEN.append(1)").replace(
-                "import time", "import time; SEEN = []", 1
-            ),
-        ),
-    )
-    wait_for(process, r"million parameters")
-    wait_for(process, r"SLOW _pass")  # the trial, which a signal would break off
-    wait_for(process, r"SLOW _pass")
+    process = start("train", "-c", "c.yaml", cwd=task, **patched(task, SLOW_SECOND_UPDATE))
+    wait_for(process, r"SLOW update")
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
@@ -167,7 +168,7 @@ def test_before_the_first_update(task: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["translate", "evaluate"])
-def test_decoding_ends_and_leaves_no_half_a_file(trained, tmp_path: Path, verb: str) -> None:  # type: ignore[no-untyped-def]
+def test_decoding_ends_and_leaves_no_half_a_file(trained: Trained, tmp_path: Path, verb: str) -> None:
     (tmp_path / "in").write_text("ba do\n" * 400)
     (tmp_path / "out").write_text("before\n")
     arguments: list[str | Path] = ["translate", "-m", trained.model, "-i", "in", "-o", "out", "--batch-size", "1"]
@@ -191,3 +192,14 @@ def test_a_launcher_that_is_killed_leaves_no_orphans(task: Path) -> None:
         time.sleep(0.2)
     assert own and not Path(f"/proc/{own}/cmdline").exists()
     assert re.search(r"^interrupted, saved at update \d+$", process.communicate(timeout=60)[1], re.M)
+
+
+def test_one_rank_while_translating(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("ba do\n" * 400)
+    arguments: list[str | Path] = ["translate", "-m", trained.model, "-i", "in", "-o", "out", "--batch-size", "1"]
+    processes = start_ranks(*arguments, cwd=tmp_path, **patched(tmp_path, SLOW_TRANSLATING))
+    wait_for(processes[0], "SLOW")
+    processes[1].send_signal(signal.SIGTERM)
+    codes, said = ends(processes)
+    assert codes == [143, 143] and said.count("terminated") == 1, said
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "patch"}

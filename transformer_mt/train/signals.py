@@ -1,12 +1,10 @@
 """SIGTERM and Ctrl-C ask a run to leave; the loop looks at the flag and saves first. A second one leaves at once.
 
-With several ranks a signal to one of them is a signal to all: a thread on each passes it on.
+With several ranks a signal to one of them is a signal to all (`distributed.Notice`).
 """
 
-import _thread
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +14,6 @@ from transformer_mt.distributed import Process
 
 ECHO_SECONDS = 3.0
 """Ctrl-C reaches us and the launcher, which passes it on: what follows so soon is the same wish once more."""
-WATCH_SECONDS = 0.2
-"""How often a rank looks whether another one was asked to leave."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -62,35 +58,16 @@ class StopFlag:
 @contextmanager
 def stop_flag(process: Process) -> Iterator[StopFlag]:
     """Catches both signals for the time of the context, on whichever rank they arrive."""
-    flag, ended = StopFlag(echoes=2 if process.ranks > 1 else 0), threading.Event()
-    before = {number: signal.signal(number, flag.handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    watcher = threading.Thread(target=_pass_on, args=(flag, process, ended), daemon=True)
-    if process.notice:
-        watcher.start()
+    flag = StopFlag(echoes=2 if process.ranks > 1 else 0)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if process.notice:
+            process.notice.arrived = number
+        flag.handle(number, frame)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield flag
     finally:
-        ended.set()
-        if process.notice:
-            watcher.join(1)  # or it might speak up when nobody listens any more
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _pass_on(flag: StopFlag, process: Process, ended: threading.Event) -> None:
-    """Tells the other ranks of a signal to this one, or brings this one a signal that another rank tells of.
-
-    A launcher that was killed can signal nothing any more: that is taken for SIGTERM.
-    """
-    assert process.notice
-    while not ended.wait(WATCH_SECONDS):
-        try:
-            if flag.signal_number:
-                return process.notice.post(flag.signal_number)
-            number = process.notice.read()
-        except RuntimeError:  # the store went with the launcher
-            number = 0
-        if process.notice.launcher_is_gone():
-            number = signal.SIGTERM
-        if number:
-            return _thread.interrupt_main(signal.Signals(number))
