@@ -70,6 +70,7 @@ PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
 def main() -> None:
     """The entry point of the command."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of a rank that is gone we tell in a sentence, not in frames
     for stream in (sys.stdout, sys.stderr):  # UTF-8 whatever the locale; None under pythonw, a StringIO in tests
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -59,19 +59,20 @@ class Notice:
         self._thread.join(1)
 
     def _watch(self) -> None:
+        there = True
         while not self._ended.wait(WATCH_SECONDS):
             if self.arrived:
                 return self.post(self.arrived)
-            if number := self._read():
+            number = 0
+            if self._launcher is not None and os.getppid() != self._launcher:
+                number = signal.SIGTERM
+            elif there:
+                try:
+                    number = int(self._store.get(self.KEY)) if self._store.check([self.KEY]) else 0
+                except RuntimeError:  # it went with the launcher, or with the rank that had it
+                    there = False
+            if number:
                 return _thread.interrupt_main(signal.Signals(number))
-
-    def _read(self) -> int:
-        """The signal that another rank, or the death of the launcher, brings; 0 while there is none."""
-        if self._launcher is not None and os.getppid() != self._launcher:
-            return signal.SIGTERM
-        with suppress(RuntimeError):
-            return int(self._store.get(self.KEY)) if self._store.check([self.KEY]) else 0
-        return 0
 
 
 @dataclass(frozen=True)

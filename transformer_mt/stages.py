@@ -17,6 +17,7 @@ import transformer_mt
 from transformer_mt.atomic import LOCK, locked, new_folder, sha256, write_text
 from transformer_mt.config import Config, TextSource, source_kind
 from transformer_mt.config.file import differences, write_config
+from transformer_mt.config.values import without_paths
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 RECORD = "stage.json"
 FORMAT = 1
-PATH_KEYS = {"source", "target", "tsv", "jsonl", "parquet", "model", "source_model", "target_model"}
 Say = Callable[[str], None]
 
 
@@ -96,13 +96,6 @@ def outputs_of(folder: Path, names: Callable[[str], bool] = lambda name: True) -
     """Digests of the files that a stage made."""
     record = read_record(folder) or {"outputs": {}}
     return {name: digest for name, digest in record["outputs"].items() if names(name)}
-
-
-def without_paths(value: Any) -> Any:
-    """Plain settings without the paths in them."""
-    if isinstance(value, dict):
-        return {key: without_paths(item) for key, item in value.items() if key not in PATH_KEYS or item is None}
-    return [without_paths(item) for item in value] if isinstance(value, list) else value
 
 
 def stages(config: Config, say: Say) -> list[Stage]:

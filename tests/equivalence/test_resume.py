@@ -1,4 +1,7 @@
-"""Training that was interrupted, by a signal, a crash or a limit, equals training that was not, to the bit."""
+"""Training that was interrupted, by a signal, a crash or a limit, equals training that was not, to the bit.
+
+With dropout, sampled subwords, several passes an update and validations that translate; the pairs of each update too.
+"""
 
 import json
 import shutil
@@ -8,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.recording import PAIRS, inside, kept_updates
 from tests.running import (
     assert_plain,
     command,
@@ -15,26 +19,51 @@ from tests.running import (
     end,
     events,
     last_checkpoint,
+    patched,
     ranks,
     start,
     wait_for,
     write_config,
     write_task,
 )
-from transformer_mt.data.batching import epoch_batches
-from transformer_mt.data.store import Store
 
-# Two passes and more an update, dropout on, an epoch of seven updates: 5 and 9 lie inside one, 7 at a border.
 TRAINING: dict[str, Any] = {
-    "batch_tokens": 400,
-    "device_tokens": 130,
+    "batch_tokens": 240,
+    "device_tokens": 80,
     "log_every_steps": 3,
+    "subword_sampling": 0.1,
     "checkpoint": {"every_steps": 4, "average": 5},
+    "validation": {"every_steps": 4, "translate": True, "metric": "loss"},
 }
+DECODING = {"beam_size": 2, "batch_size": 8, "max_length": {"extra": 5}}
+EPOCH = 5
+"""Updates of the first epoch: 5 is at a border, 7 inside the second one."""
+
+# Every translated batch takes its time, so that a signal falls into a validation.
+SLOW_TRANSLATING = """
+import sys, time
+from transformer_mt.decode.translator import Translator
+def slow(self, batch, translate=Translator._translate):
+    print("TRANSLATING", file=sys.stderr, flush=True)
+    time.sleep(0.3)
+    return translate(self, batch)
+Translator._translate = slow
+"""
+
+# Between the two files of a checkpoint's tensors there is time to be killed.
+SLOW_SAVING = """
+import sys, time
+from transformer_mt.train import checkpoint
+def slow(tensors, path, save=checkpoint.save_tensors):
+    save(tensors, path)
+    print("SAVED", path.name, path.parent.name, file=sys.stderr, flush=True)
+    time.sleep(0.5)
+checkpoint.save_tensors = slow
+"""
 
 
 def configure(folder: Path, **training: Any) -> None:
-    write_config(folder, training={**TRAINING, "max_steps": 16, **training})
+    write_config(folder, training={**TRAINING, "max_steps": 16, **training}, decoding=DECODING)
 
 
 def prepared(folder: Path) -> Path:
@@ -46,13 +75,14 @@ def prepared(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = prepared(tmp_path_factory.mktemp("undisturbed"))
-    assert command("train", "-c", "c.yaml", cwd=folder).returncode == 0
+    done = command("train", "-c", "c.yaml", cwd=folder, env=patched(folder, PAIRS))
+    assert done.returncode == 0, done.stderr
     assert last_checkpoint(folder / "run").name == "step-000000016"
     return folder
 
 
 def assert_same(folder: Path, other: Path) -> None:
-    """Weights and moments to the bit, every event but for the clock, and the model made of them."""
+    """Weights and moments to the bit, every event but for the clock, the model, and where recorded the data's order."""
     one, two = folder / "run", other / "run"
     for kind in ("train", "validation"):
         assert events(one, kind) == events(two, kind)
@@ -60,7 +90,10 @@ def assert_same(folder: Path, other: Path) -> None:
     names = ("model.safetensors", "optimizer.safetensors")
     for name in names:
         assert (last_checkpoint(one) / name).read_bytes() == (last_checkpoint(two) / name).read_bytes()
-    assert (one / "model" / "model.safetensors").read_bytes() == (two / "model" / "model.safetensors").read_bytes()
+    assert digests(one / "model") == digests(two / "model")
+    if (folder / "updates.0.jsonl").exists():
+        assert kept_updates(folder) == kept_updates(other)
+        assert sorted(kept_updates(folder)) == list(range(1, 17))
 
 
 def epoch_and_batch(run: Path) -> tuple[int, int]:
@@ -77,7 +110,7 @@ def test_two_undisturbed_runs_are_equal(undisturbed: Path, tmp_path: Path) -> No
 def test_going_on_from_a_lower_max_steps(undisturbed: Path, tmp_path: Path) -> None:
     folder = prepared(tmp_path)
     positions = []
-    for steps in (5, 7, 16):
+    for steps in (EPOCH, 7, 16):
         configure(folder, max_steps=steps)
         assert command("train", "-c", "c.yaml", cwd=folder).returncode == 0
         positions.append(epoch_and_batch(folder / "run"))
@@ -90,18 +123,16 @@ def test_going_on_from_a_lower_max_steps(undisturbed: Path, tmp_path: Path) -> N
     # Where a session ended is no part of the mean.
     ours, theirs = (path / "run" / "model" / "model.safetensors" for path in (folder, undisturbed))
     assert ours.read_bytes() == theirs.read_bytes()
-    assert positions[0][1] > 0
+    assert positions[:2] == [(1, 0), (1, 2)]
 
 
 def test_epoch_border(undisturbed: Path, tmp_path: Path) -> None:
     """A checkpoint written after the last update of an epoch goes on with the first of the next."""
-    batches = epoch_batches(Store(undisturbed / "run" / "ids", "train").lengths(), TRAINING["batch_tokens"], 1, 0)
-    length = len(list(batches))
-    assert 1 < length < 16
+    assert [row["epoch"] for row in kept_updates(undisturbed).values()].count(0) == EPOCH
     folder = prepared(tmp_path)
-    configure(folder, checkpoint={"every_steps": length}, max_steps=length)
+    configure(folder, checkpoint={"every_steps": EPOCH}, max_steps=EPOCH)
     assert command("train", "-c", "c.yaml", cwd=folder).returncode == 0
-    assert epoch_and_batch(folder / "run") == (0, length)
+    assert epoch_and_batch(folder / "run") == (0, EPOCH)
     configure(folder)
     assert command("train", "-c", "c.yaml", cwd=folder).returncode == 0
     assert (last_checkpoint(folder / "run") / "optimizer.safetensors").read_bytes() == (
@@ -112,13 +143,49 @@ def test_epoch_border(undisturbed: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_signals(undisturbed: Path, tmp_path: Path, number: int) -> None:
     folder = prepared(tmp_path)
-    process = start("train", "-c", "c.yaml", cwd=folder)
+    process = start("train", "-c", "c.yaml", cwd=folder, **patched(folder, PAIRS))
     wait_for(process, r"^step 6/")
     code, rest = end(process, number)
     assert code == (143 if number == signal.SIGTERM else -9)
     assert_plain(rest)
-    again = command("train", "-c", "c.yaml", cwd=folder)
+    again = command("train", "-c", "c.yaml", cwd=folder, env=patched(folder, PAIRS))
     assert again.returncode == 0 and "resuming at step" in again.stderr
+    assert_same(folder, undisturbed)
+
+
+def test_a_signal_while_validating(undisturbed: Path, tmp_path: Path) -> None:
+    """It falls into the translations of update 8, of which nothing is left but the wish to make them."""
+    folder = prepared(tmp_path)
+    process = start("train", "-c", "c.yaml", cwd=folder, **patched(folder, PAIRS + SLOW_TRANSLATING))
+    wait_for(process, r"^validation at step 4 ")
+    wait_for(process, r"^TRANSLATING")
+    code, rest = end(process, signal.SIGTERM)
+    assert code == 143 and rest.count("TRANSLATING") < 4
+    assert_plain(rest)
+    assert "interrupted, saved at update 8\n" in rest
+    assert [event["step"] for event in events(folder / "run", "validation")] == [4]
+    again = command("train", "-c", "c.yaml", cwd=folder, env=patched(folder, PAIRS))
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.index("resuming at step 8,") < again.stderr.index("validation at step 8 ")
+    assert_same(folder, undisturbed)
+
+
+def test_killed_while_saving(undisturbed: Path, tmp_path: Path) -> None:
+    """Of update 8 there are weights and no moments: what has a final name is the checkpoint before."""
+    folder = prepared(tmp_path)
+    process = start("train", "-c", "c.yaml", cwd=folder, **patched(folder, PAIRS + SLOW_SAVING))
+    wait_for(process, r"^validation at step 4 ")
+    wait_for(process, r"^SAVED model.safetensors")
+    code, _ = end(process, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    checkpoints = folder / "run" / "checkpoints"
+    assert [path.name for path in checkpoints.glob("step-*")] == ["step-000000004"]
+    assert [path.name for path in checkpoints.glob(".*/*")] == ["model.safetensors"]
+    done = inside(folder, "translate", "-m", "run", "-i", "test.en", "-o", "out")
+    assert done.exit_code == 0 and "step-000000004" in done.stderr, done.stderr
+    again = command("train", "-c", "c.yaml", cwd=folder, env=patched(folder, PAIRS))
+    assert again.returncode == 0 and "resuming at step 4," in again.stderr, again.stderr
+    assert not list(checkpoints.glob(".*"))
     assert_same(folder, undisturbed)
 
 

@@ -68,6 +68,17 @@ class Section(BaseModel):
     )
 
 
+PATH_KEYS = {"source", "target", "tsv", "jsonl", "parquet", "model", "source_model", "target_model"}
+"""Keys whose texts are paths, wherever they stand."""
+
+
+def without_paths(value: Any) -> Any:
+    """Plain settings without the paths in them."""
+    if isinstance(value, dict):
+        return {key: without_paths(item) for key, item in value.items() if key not in PATH_KEYS or item is None}
+    return [without_paths(item) for item in value] if isinstance(value, list) else value
+
+
 def digest(value: Any) -> str:
     """sha256 of a configuration section or of plain JSON data, independent of the order of keys."""
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value

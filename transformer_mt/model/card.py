@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_mt.config import Config
-from transformer_mt.config.values import digest
+from transformer_mt.config.values import digest, without_paths
 
 
 def model_card(config: Config, parameters: int, steps: Sequence[int], validation: dict[str, Any] | None) -> str:
@@ -26,7 +26,7 @@ def model_card(config: Config, parameters: int, steps: Sequence[int], validation
         f"- encoder layers {config.model.encoder_layers}, decoder layers {config.model.decoder_layers}, "
         f"model size {config.model.model_size}, feed-forward size {config.model.feedforward_size}, "
         f"heads {config.model.heads}",
-        f"- data, tokenizer, model and training settings: digest {digest(config)[:16]}",
+        f"- data, tokenizer, model and training settings: digest {_settings_digest(config)[:16]}",
         *_scores(validation),
         "",
         "```",
@@ -35,6 +35,14 @@ def model_card(config: Config, parameters: int, steps: Sequence[int], validation
         "",
     ]
     return "\n".join(lines)
+
+
+def _settings_digest(config: Config) -> str:
+    """Digest of what the model was made with, wherever the files lie."""
+    plain = config.model_dump(mode="json")
+    training = {key: value for key, value in plain["training"].items() if key != "initial_model"}
+    text = {key: without_paths(plain[key]) for key in ("data", "tokenizer")}
+    return digest({"languages": plain["languages"], **text, "model": plain["model"], "training": training})
 
 
 def _scores(validation: dict[str, Any] | None) -> list[str]:

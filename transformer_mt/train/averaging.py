@@ -23,7 +23,8 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
     paths = sorted(paths)
     sums: dict[str, Tensor] = {}
     for path in paths:
-        checkpoint.verify(path)
+        if (path / checkpoint.STATE).is_file():
+            checkpoint.verify(path)
         tensors = read_tensors(path / WEIGHTS)
         if sums and {name: value.shape for name, value in sums.items()} != {n: t.shape for n, t in tensors.items()}:
             raise UserError(f"{path} is a checkpoint of another model than {paths[0]}: they cannot be averaged")
