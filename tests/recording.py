@@ -1,15 +1,12 @@
 """What tests record of a run, the pairs of each update and who writes; and the command without its start."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
-from transformer_mt.cli import app
 from transformer_mt.train.loop import Trainer
 
 torch.set_num_threads(1)  # as in the processes that are started, so that both make the same numbers
@@ -68,20 +65,3 @@ def record_pairs(patch: pytest.MonkeyPatch) -> None:
     """Lets `PAIRS` work inside this process for as long as the patch lasts."""
     patch.setattr(Trainer, "update", Trainer.update)
     exec(PAIRS, {})
-
-
-def inside(folder: Path, *arguments: str | Path) -> Result:
-    """The command inside this process, which saves the seconds of a start."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-    finally:
-        os.chdir(before)
-
-
-def train(folder: Path, *arguments: str | Path) -> str:
-    """Trains to the end inside this process; what was said."""
-    done = inside(folder, "train", "-c", "c.yaml", *arguments)
-    assert done.exit_code == 0, done.stderr
-    return done.stderr

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.recording import PAIRS, inside, kept_updates, record_pairs, train
-from tests.running import events, last_checkpoint, patched, start_ranks, write_config, write_task
+from tests.recording import PAIRS, kept_updates, record_pairs
+from tests.running import events, inside, last_checkpoint, patched, start_ranks, train, write_config, write_task
 from transformer_mt.train.checkpoint import name_of
 
 MIDDLE, END = 5, 10

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.recording import PAIRS, inside, kept_updates
+from tests.recording import PAIRS, kept_updates
 from tests.running import (
     assert_plain,
     command,
     digests,
     end,
     events,
+    inside,
     last_checkpoint,
     patched,
     ranks,

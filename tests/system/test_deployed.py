@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from tests.recording import inside, train
-from tests.running import WORDS, last_checkpoint, write_config, write_task
+from tests.running import WORDS, inside, last_checkpoint, train, write_config, write_task
 
 ENDLESS = {"max_length": {"factor": 0, "extra": 300}, "min_length": 290, "beam_size": 2}
 

@@ -1,31 +1,19 @@
 """A disk that is too small, fills up or damages a file: told in a sentence, and nothing that was whole is lost."""
 
-import os
 import re
 import shutil
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from tests.running import assert_plain, command, digests, last_checkpoint, write_config, write_task
-from transformer_mt.cli import app
+from tests.running import assert_plain, command, digests, inside, last_checkpoint, write_config, write_task
 from transformer_mt.train import log
 from transformer_mt.train.checkpoint import name_of
 
 FULL = Path("/dev/full")
 Usage = namedtuple("Usage", "total used free")
-
-
-def inside(folder: Path, *arguments: str | Path) -> Result:
-    """The command inside this process, which saves the seconds of a start."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-    finally:
-        os.chdir(before)
 
 
 def train(folder: Path, *arguments: str | Path) -> Result:

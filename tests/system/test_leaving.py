@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recording import train
-from tests.running import assert_plain, end, start, wait_for, write_config
+from tests.running import assert_plain, end, start, train, wait_for, write_config
 
 RARELY = {
     "checkpoint": {"every_steps": 1000, "average": 1},

@@ -1,33 +1,20 @@
 """A run folder of an earlier version: its models translate, its training goes on, its scores can be had."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from tests.running import assert_plain, digests, events, last_checkpoint
-from transformer_mt.cli import app
+from tests.running import assert_plain, digests, events, inside, last_checkpoint
 from transformer_mt.train.checkpoint import name_of
 
 FORMAT_1 = Path(__file__).parent.parent / "fixtures" / "format-1"
 LINES = "ka do fi\nka pa\nti ka\n"
 # The two best translations of each line with their scores, as the version that trained the model gave them.
 FROZEN = [("k", -3.01693), ("a", -3.45298), ("a", -3.15835), ("k", -3.38545), ("k", -3.27513), ("a", -3.40824)]
-
-
-def inside(folder: Path, *arguments: str | Path) -> Result:
-    """The command inside this process, which saves the seconds of a start."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-    finally:
-        os.chdir(before)
 
 
 @pytest.fixture

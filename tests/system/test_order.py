@@ -8,8 +8,18 @@ import pytest
 import torch
 
 import transformer_mt
-from tests.recording import PAIRS, kept_updates, record_pairs, train
-from tests.running import command, events, last_checkpoint, patched, sentences, write_config, write_pairs, write_task
+from tests.recording import PAIRS, kept_updates, record_pairs
+from tests.running import (
+    command,
+    events,
+    last_checkpoint,
+    patched,
+    sentences,
+    train,
+    write_config,
+    write_pairs,
+    write_task,
+)
 from transformer_mt.data.store import Store
 
 RARELY = {"every_steps": 100}

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.recording import inside, kept_updates, record_pairs, train
-from tests.running import assert_plain, command, events, last_checkpoint, patched, write_config
+from tests.recording import kept_updates, record_pairs
+from tests.running import assert_plain, command, events, inside, last_checkpoint, patched, train, write_config
 from transformer_mt.train.loop import LossOf
 from transformer_mt.train.optimizer import Adam
 from transformer_mt.train.schedule import learning_rate

@@ -13,11 +13,9 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from typer.testing import CliRunner, Result
 
-from tests.running import assert_plain, digests, events, last_checkpoint, write_config, write_task
+from tests.running import assert_plain, digests, events, inside, last_checkpoint, train, write_config, write_task
 from tests.tiny import CPU
-from transformer_mt.cli import app
 from transformer_mt.config.file import load_config
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.errors import UserError
@@ -30,23 +28,6 @@ from transformer_mt.train.signals import StopFlag
 
 STILL = {"warmup_steps": 1, "peak": 1e-30}
 """A rate so small that no weight but 0 moves."""
-
-
-def inside(folder: Path, *arguments: str | Path) -> Result:
-    """The command inside this process, which saves the seconds of a start."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-    finally:
-        os.chdir(before)
-
-
-def train(folder: Path, *arguments: str | Path) -> str:
-    """Trains to the end; what was said."""
-    done = inside(folder, "train", "-c", "c.yaml", *arguments)
-    assert done.exit_code == 0, done.stderr
-    return done.stderr
 
 
 def opened(folder: Path) -> Session:
