@@ -368,13 +368,19 @@ def test_places_are_written_only_where_the_key_asks(tmp_path: Path) -> None:
 
 
 def test_only_turning_it_on_makes_the_ids_anew(tmp_path: Path) -> None:
-    def settings(strength: float) -> dict[str, Any]:
-        stage = stages.stages(config_of(tmp_path, subword_sampling=strength), print)[2]
-        assert stage.name == "encode"
-        return stage.settings
+    """Not by the folder's settings, which say how the ids came about, but because a file is wanted."""
 
-    assert settings(0.0) == {"training": {"max_tokens": 256, "too_long": "skip"}}
-    assert settings(0.1) == settings(0.3) != settings(0.0)
+    def stage(strength: float) -> stages.Stage:
+        encode = stages.stages(config_of(tmp_path, subword_sampling=strength), print)[2]
+        assert encode.name == "encode"
+        return encode
+
+    assert stage(0.0).settings == stage(0.3).settings == {"training": {"max_tokens": 256, "too_long": "skip"}}
+    assert stage(0.0).needed == () and stage(0.1).needed == stage(0.3).needed == ("train.text",)
+    (tmp_path / "ids").mkdir(parents=True)
+    assert stage(0.0).whole() and not stage(0.1).whole()
+    (tmp_path / "ids" / "train.text").touch()
+    assert stage(0.1).whole()
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing"])
