@@ -50,6 +50,8 @@ class Summary:
 
     lines: int = 0
     pieces: int = 0
+    unknown_pieces: int = 0
+    """Pieces of the sources that the vocabulary does not have."""
     seconds: float = 0.0
     found: dict[str, list[int]] = field(
         default_factory=lambda: {"empty": [], "source cut": [], "hit length limit": [], "unknown": [], "repeats": []}
@@ -58,7 +60,9 @@ class Summary:
 
     def text(self) -> str:
         """One line for people."""
-        told = "".join(f", {reason} {len(lines)}" for reason, lines in self.found.items() if lines)
+        counts = {reason: len(lines) for reason, lines in self.found.items() if reason != "unknown"}
+        counts |= {"unknown pieces": self.unknown_pieces}
+        told = "".join(f", {reason} {count}" for reason, count in counts.items() if count)
         speed = self.pieces / self.seconds if self.seconds else 0.0
         return f"{self.lines} lines{told}, {speed:.0f} pieces/s"
 
@@ -115,6 +119,7 @@ def translate_stream(
 def _note(summary: Summary, translation: Translation, say: Callable[[str], None]) -> None:
     summary.lines += 1
     summary.pieces += translation.candidates[0].length
+    summary.unknown_pieces += translation.unknown
     facts = {
         "empty": translation.source_length == 0,
         "source cut": translation.cut_to is not None,
