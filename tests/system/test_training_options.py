@@ -631,3 +631,25 @@ def test_sampling_can_be_turned_on_and_off(tmp_path: Path) -> None:
     assert reset.exit_code == 0 and "using 0.2" in reset.stderr, reset.stderr
     still = inside(tmp_path, "train", "-c", "c.yaml", "--set", "training.max_steps=10")
     assert "config 0.0, checkpoint 0.2, using 0.2" in still.stderr
+
+
+def test_the_metrics_are_on_the_disk_before_the_checkpoint_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a power cut could leave a checkpoint that has outlived the validations before it."""
+    write_task(tmp_path)
+    write_config(tmp_path, training={"max_steps": 4})
+    order: list[str] = []
+    forced, renamed = os.fsync, Path.rename
+
+    def fsync(handle: int) -> None:
+        order.append(os.readlink(f"/proc/self/fd/{handle}"))
+        forced(handle)
+
+    def rename(self: Path, target: Path) -> Path:
+        order.append(str(target.absolute()))
+        return renamed(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    train(tmp_path)
+    place = order.index(str(tmp_path / "run/checkpoints/step-000000004"))
+    assert {str(tmp_path / "run/metrics.jsonl"), str(tmp_path / "run")} <= set(order[:place])
