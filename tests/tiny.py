@@ -14,7 +14,7 @@ from transformer_mt.config import Model, Training
 from transformer_mt.data.batching import Batch
 from transformer_mt.data.store import Store, StoreWriter
 from transformer_mt.data.tokenizer import BOS
-from transformer_mt.decode.beam import LengthPenalty
+from transformer_mt.decode.search import LengthPenalty
 from transformer_mt.distributed import Process
 from transformer_mt.model.folder import build
 from transformer_mt.model.transformer import Transformer
@@ -87,22 +87,39 @@ class Table:
     """Steps whose logits are a function of the tokens so far: `logits_of(sentence, prefix)`; it keeps no cache."""
 
     def __init__(self, logits_of: Callable[[int, tuple[int, ...]], Tensor], sentences: int, beam_size: int) -> None:
-        self.logits_of, self.sentences = logits_of, list(range(sentences))
-        self.prefixes: list[tuple[int, ...]] = [()] * (sentences * beam_size)
-        self.beam_size, self.steps, self.rows = beam_size, 0, 0
+        self.logits_of, self.count, self.beam_size = logits_of, sentences, beam_size
+        self.sentences: list[int] = []
+        self.prefixes: list[list[tuple[int, ...]]] = []
+        self.steps = self.rows = self.most_slots = 0
 
-    def step(self, tokens: Tensor) -> Tensor:
-        assert len(tokens) == len(self.prefixes) == len(self.sentences) * self.beam_size
-        self.prefixes = [(*prefix, int(token)) for prefix, token in zip(self.prefixes, tokens.tolist(), strict=True)]
-        self.steps, self.rows = self.steps + 1, self.rows + len(tokens)
-        numbers = [sentence for sentence in self.sentences for _ in range(self.beam_size)]
-        return torch.stack([self.logits_of(n, prefix[1:]) for n, prefix in zip(numbers, self.prefixes, strict=True)])
+    def resize(self, kept: Sequence[int], slots: int) -> None:
+        empty = slots - len(kept)
+        self.sentences = [self.sentences[slot] for slot in kept] + [-1] * empty
+        self.prefixes = [self.prefixes[slot] for slot in kept] + [[()] * self.beam_size] * empty
+        self.most_slots = max(self.most_slots, slots)
 
-    def select(self, rows: Tensor | None, sentences: Tensor | None) -> None:
-        if rows is not None:
-            self.prefixes = [self.prefixes[row] for row in rows.tolist()]
-        if sentences is not None:
-            self.sentences = [self.sentences[number] for number in sentences.tolist()]
+    def admit(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
+        for slot, number in zip(slots, numbers, strict=True):
+            self.sentences[slot], self.prefixes[slot] = number, [()] * self.beam_size
+
+    def leave(self, slot: int) -> None:
+        self.sentences[slot] = -1
+
+    def step(self, tokens: Tensor, rows: Tensor | None) -> Tensor:
+        assert tokens.shape == (len(self.sentences), self.beam_size)
+        living = range(tokens.numel()) if rows is None else rows.tolist()
+        self.steps, self.rows = self.steps + 1, self.rows + len(living)
+        grid = zip(self.prefixes, tokens.tolist(), strict=True)
+        self.prefixes = [[(*prefix, token) for prefix, token in zip(*pair, strict=True)] for pair in grid]
+        asked = [divmod(row, self.beam_size) for row in living]
+        return torch.stack(
+            [self.logits_of(self.sentences[slot], self.prefixes[slot][beam][1:]) for slot, beam in asked]
+        )
+
+    def reorder(self, parents: Tensor) -> None:
+        self.prefixes = [
+            [prefixes[parent] for parent in row] for prefixes, row in zip(self.prefixes, parents.tolist(), strict=True)
+        ]
 
 
 def random_table(vocabulary: int, seed: int, scale: float = 2.0) -> Callable[[int, tuple[int, ...]], Tensor]:

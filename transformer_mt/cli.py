@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transformer_mt import __version__
+from transformer_mt import __version__, options
 from transformer_mt.errors import UserError, reported
 
 if TYPE_CHECKING:
     from transformer_mt.config import Config
+    from transformer_mt.decode.translator import Translator
     from transformer_mt.distributed import Process
 
 app = typer.Typer(
@@ -28,42 +29,6 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, check and list configurations.")
 app.add_typer(config_app, name="config")
-
-ConfigOption = Annotated[str, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
-MaybeConfig = Annotated[str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="key.path=value in place of the file's; repeatable.")
-]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Move an existing run folder aside first.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and results only.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Print tracebacks.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
-PrecisionOption = Annotated[str, typer.Option("--precision", help="float32, bfloat16, float16 or float64.")]
-ModelOption = Annotated[
-    Path | None, typer.Option("--model", "-m", help="Run folder, model folder or checkpoint folder.")
-]
-BeamOption = Annotated[int | None, typer.Option("--beam-size", min=1, help="1 is greedy search.")]
-BestOption = Annotated[int | None, typer.Option("--n-best", min=1, help="Hypotheses for each line.")]
-BatchOption = Annotated[int | None, typer.Option("--batch-size", min=1, help="Sentences decoded together at most.")]
-PenaltyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--length-penalty",
-        help="What log-probabilities are divided by; n counts </s>: "
-        "none 1, average n, power n^alpha, gnmt ((5+n)/6)^alpha.",
-    ),
-]
-TemperatureOption = Annotated[float | None, typer.Option("--temperature", help="Sampling: logits are divided by it.")]
-TopKOption = Annotated[int | None, typer.Option("--top-k", min=1, help="Sampling: from so many best pieces only.")]
-TopPOption = Annotated[float | None, typer.Option("--top-p", help="Sampling: from the fewest pieces of this share.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Sampling: another seed, other outputs.")]
-AlphaOption = Annotated[float | None, typer.Option("--alpha", help="Exponent of the length penalty.")]
-ResetOption = Annotated[
-    list[str] | None,
-    typer.Option("--reset", help="optimizer, schedule or data: take the config's, not the checkpoint's; repeatable."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
@@ -119,8 +84,8 @@ def _say(quiet: bool) -> Callable[[str], None]:
 
 @app.command()
 def download(
-    config: ConfigOption, set_: SetOption = None, fresh: FreshOption = False, quiet: QuietOption = False,
-    debug: DebugOption = False,
+    config: options.Config, set_: options.Set = None, fresh: options.Fresh = False, quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Read the sources, clean them, and write the run's corpus."""
     with _errors(debug):
@@ -131,8 +96,8 @@ def download(
 
 @app.command()
 def tokenize(
-    config: ConfigOption, set_: SetOption = None, fresh: FreshOption = False, quiet: QuietOption = False,
-    debug: DebugOption = False,
+    config: options.Config, set_: options.Set = None, fresh: options.Fresh = False, quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Learn the subword vocabulary and write token ids; runs download first where that is needed."""
     with _errors(debug):
@@ -143,8 +108,8 @@ def tokenize(
 
 @app.command()
 def train(
-    config: ConfigOption, set_: SetOption = None, fresh: FreshOption = False, reset: ResetOption = None,
-    device: DeviceOption = "auto", quiet: QuietOption = False, debug: DebugOption = False,
+    config: options.Config, set_: options.Set = None, fresh: options.Fresh = False, reset: options.Reset = None,
+    device: options.Device = "auto", quiet: options.Quiet = False, debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Train, from wherever the run folder stands; runs download and tokenize first where that is needed."""
     with _errors(debug):
@@ -171,93 +136,113 @@ def _train(config: "Config", process: "Process", fresh: bool, resets: list[str],
 
 @app.command()
 def average(
-    config: ConfigOption, set_: SetOption = None,
+    config: options.Config, set_: options.Set = None,
     last: Annotated[int | None, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = None,
     best: Annotated[int | None, typer.Option("--best", min=1, help="How many of the best, by validation.")] = None,
     checkpoint: Annotated[list[Path] | None, typer.Option(help="A checkpoint folder to average; repeatable.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write; default the run's model/.")
     ] = None,
-    quiet: QuietOption = False, debug: DebugOption = False,
+    quiet: options.Quiet = False, debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Write the mean of checkpoints as a model that can be used."""
     with _errors(debug):
         loaded = _load(config, set_)
-        from transformer_mt import commands
+        from transformer_mt.commands.average import average as work
 
-        commands.average(loaded, last, best, checkpoint or [], output, _say(quiet))
+        work(loaded, last, best, checkpoint or [], output, _say(quiet))
 
 
 @app.command()
 def translate(
-    config: MaybeConfig = None, set_: SetOption = None, model: ModelOption = None,
-    source: Annotated[Path | None, typer.Option("--input", "-i", help="File to translate; default stdin.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default stdout.")] = None,
+    config: options.MaybeConfig = None, set_: options.Set = None, model: options.Model = None,
+    engine: options.Engine = "native",
+    source: options.Input = None, output: options.Output = None,
     form: Annotated[str | None, typer.Option("--format", help="text, moses (id ||| text ||| score) or jsonl.")] = None,
-    beam_size: BeamOption = None, n_best: BestOption = None, batch_size: BatchOption = None,
-    length_penalty: PenaltyOption = None, alpha: AlphaOption = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw outputs instead of searching for the best.")] = False,
-    temperature: TemperatureOption = None, top_k: TopKOption = None, top_p: TopPOption = None, seed: SeedOption = None,
-    no_repeat_ngram: Annotated[
-        int | None, typer.Option("--no-repeat-ngram", min=0, help="No sequence of so many pieces comes twice.")
-    ] = None,
-    min_length: Annotated[int | None, typer.Option("--min-length", min=0, help="Fewest pieces of an output.")] = None,
-    prefix: Annotated[
-        Path | None, typer.Option("--target-prefix", help="File: what each translation has to begin with.")
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="File for the summary as JSON, with line numbers.")
-    ] = None,
-    device: DeviceOption = "auto", precision: PrecisionOption = "float32",
-    quiet: QuietOption = False, debug: DebugOption = False,
+    beam_size: options.Beam = None, n_best: options.Best = None, batch_size: options.Batch = None,
+    length_penalty: options.Penalty = None, alpha: options.Alpha = None,
+    min_length: options.MinLength = None, max_length_factor: options.Factor = None,
+    max_length_extra: options.Extra = None,
+    sample: options.Sample = False, temperature: options.Temperature = None, top_k: options.TopK = None,
+    top_p: options.TopP = None, seed: options.Seed = None, no_repeat_ngram: options.Repeat = None,
+    prefix: options.Prefix = None, terms: options.Terms = None, keep: options.Keep = None,
+    keep_pattern: options.KeepPattern = None, alignments: options.Alignments = None,
+    alignment_layer: options.Layer = None,
+    split_sentences: options.Split = False, long_lines: options.Long = None, strict: options.Strict = False,
+    interactive: options.Interactive = False, report: options.Report = None,
+    device: options.Device = "auto", precision: options.Precision = "float32",
+    quiet: options.Quiet = False, debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Translate lines: as many come out as go in, in order; on a pipe each is answered when it comes."""
     with _errors(debug):
         if form:
             _check_choice("--format", form, ("text", "moses", "jsonl"))
-        _check_choice("--precision", precision, PRECISIONS)
+        if long_lines:
+            _check_choice("--long-lines", long_lines, ("split", "cut"))
+        if sample and temperature is None:
+            temperature = 1.0
         changes = _search_changes(beam_size, n_best, batch_size, length_penalty, alpha) | {
-            "no_repeat_ngram": no_repeat_ngram,
-            "min_length": min_length,
-            "sampling.temperature": temperature if temperature is not None or not sample else 1.0,
-            "sampling.top_k": top_k,
-            "sampling.top_p": top_p,
-            "sampling.seed": seed,
-        }
-        loaded = _maybe_load(config, set_)
-        from transformer_mt import commands
-        from transformer_mt.distributed import process_group
+            "no_repeat_ngram": no_repeat_ngram, "min_length": min_length, "max_length.factor": max_length_factor,
+            "max_length.extra": max_length_extra, "sampling.temperature": temperature, "sampling.top_k": top_k,
+            "sampling.top_p": top_p, "sampling.seed": seed, "alignment_layer": alignment_layer,
+            "long_lines": long_lines, "split_sentences": split_sentences or None,
+        }  # fmt: skip
+        with _translator(config, set_, model, device, precision, engine, changes, quiet) as (translator, process):
+            from transformer_mt.commands.translate import Request
+            from transformer_mt.commands.translate import translate as work
 
-        with process_group(device) as process:
-            say = _say(quiet)
-            translator, _ = commands.load_translator(model, loaded, process, precision, changes, say)
-            commands.translate(translator, source, output, form, process, say, prefix=prefix, report=report)
+            request = Request(
+                source, output, form, prefix, terms, keep or (), keep_pattern or (), alignments, report,
+                interactive, strict,
+            )  # fmt: skip
+            work(translator, request, process, _say(quiet))
 
 
 @app.command()
 def score(
     source: Annotated[Path, typer.Option("--input", "-i", help="Source lines.")],
     target: Annotated[Path, typer.Option("--target", "-t", help="A translation of each.")],
-    config: MaybeConfig = None, set_: SetOption = None, model: ModelOption = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default stdout.")] = None,
+    config: options.MaybeConfig = None, set_: options.Set = None, model: options.Model = None,
+    output: options.Output = None,
     form: Annotated[str, typer.Option("--format", help="text (log-probability, pieces, score) or jsonl.")] = "text",
-    batch_size: BatchOption = None, length_penalty: PenaltyOption = None, alpha: AlphaOption = None,
-    device: DeviceOption = "auto", precision: PrecisionOption = "float32",
-    quiet: QuietOption = False, debug: DebugOption = False,
+    batch_size: options.Batch = None, length_penalty: options.Penalty = None, alpha: options.Alpha = None,
+    device: options.Device = "auto", precision: options.Precision = "float32",
+    quiet: options.Quiet = False, debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Tell the log-probability that a model gives to translations made elsewhere, by forced decoding."""
     with _errors(debug):
         _check_choice("--format", form, ("text", "jsonl"))
-        _check_choice("--precision", precision, PRECISIONS)
         changes = _search_changes(None, None, batch_size, length_penalty, alpha)
-        loaded = _maybe_load(config, set_)
-        from transformer_mt import commands
-        from transformer_mt.distributed import process_group
+        with _translator(config, set_, model, device, precision, "native", changes, quiet) as (translator, process):
+            from transformer_mt.commands.translate import score as work
 
-        with process_group(device) as process:
-            say = _say(quiet)
-            translator, _ = commands.load_translator(model, loaded, process, precision, changes, say)
-            commands.score(translator, source, target, output, form, process, say)
+            work(translator, source, target, output, form, process, _say(quiet))
+
+
+@contextmanager
+def _translator(
+    config: str | None, overrides: list[str] | None, models: list[Path] | None, device: str, precision: str,
+    engine: str, changes: dict[str, Any], quiet: bool,
+) -> Iterator[tuple["Translator", "Process"]]:  # fmt: skip
+    """What translates, and the process it runs in."""
+    _check_engine(engine, precision)
+    loaded = _maybe_load(config, overrides)
+    from transformer_mt.commands.translate import load_translator
+    from transformer_mt.distributed import process_group
+
+    with process_group(device) as process:
+        yield (
+            load_translator(
+                models or [], loaded, process, changes, _say(quiet), precision=precision, engine=engine
+            )[0],
+            process,
+        )
+
+
+def _check_engine(engine: str, precision: str) -> None:
+    _check_choice("--engine", engine, ("native", "ctranslate2"))
+    if engine == "native":
+        _check_choice("--precision", precision, PRECISIONS)
 
 
 def _search_changes(
@@ -281,20 +266,21 @@ def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
 
 @app.command()
 def evaluate(
-    config: MaybeConfig = None, set_: SetOption = None, model: ModelOption = None,
+    config: options.MaybeConfig = None, set_: options.Set = None, model: options.Model = None,
+    engine: options.Engine = "native",
     hypothesis: Annotated[Path | None, typer.Option(help="Translations to score, instead of making them.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Reference translations of --hypothesis.")] = None,
     source_language: Annotated[str | None, typer.Option(help="Language code, without --config.")] = None,
     target_language: Annotated[str | None, typer.Option(help="Language code, without --config.")] = None,
-    beam_size: BeamOption = None, batch_size: BatchOption = None, length_penalty: PenaltyOption = None,
-    alpha: AlphaOption = None, device: DeviceOption = "auto", precision: PrecisionOption = "float32",
-    as_json: JsonOption = False, samples: Annotated[int, typer.Option(min=0, help="Translations to show.")] = 0,
-    quiet: QuietOption = False, debug: DebugOption = False,
+    beam_size: options.Beam = None, batch_size: options.Batch = None, length_penalty: options.Penalty = None,
+    alpha: options.Alpha = None, device: options.Device = "auto", precision: options.Precision = "float32",
+    as_json: options.Json = False, samples: Annotated[int, typer.Option(min=0, help="Translations to show.")] = 0,
+    quiet: options.Quiet = False, debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Translate the test sets of a config and score them; or score --hypothesis against --reference."""
     with _errors(debug):
         loaded = _maybe_load(config, set_)
-        _check_choice("--precision", precision, PRECISIONS)
+        _check_engine(engine, precision)
         if (hypothesis is None) != (reference is None):
             raise UserError("--hypothesis and --reference go together")
         if hypothesis and reference:
@@ -307,13 +293,13 @@ def evaluate(
         from transformer_mt.distributed import process_group
 
         with process_group(device) as process:
-            _evaluate(loaded, model, process, precision, changes, as_json, samples, quiet)
+            _evaluate(loaded, model, process, precision, engine, changes, as_json, samples, quiet)
 
 
 def _score_files(
     config: "Config | None", hypothesis: Path, reference: Path, source: str | None, target: str | None, quiet: bool
 ) -> dict[str, Any]:
-    from transformer_mt import commands
+    from transformer_mt.commands.evaluate import evaluate_files
 
     languages = config.languages if config else None
     source = source or (languages.source if languages else "en")
@@ -321,24 +307,26 @@ def _score_files(
     if target is None:
         raise UserError("--target-language is needed without --config: BLEU's tokenizer follows it")
     metrics = config.evaluation.metrics if config else ("bleu", "chrf", "ter")
-    return commands.evaluate_files(hypothesis, reference, source, target, metrics, _say(quiet))
+    return evaluate_files(hypothesis, reference, source, target, metrics, _say(quiet))
 
 
 def _evaluate(
-    config: "Config", model: Path | None, process: "Process", precision: str, changes: dict[str, Any],
-    as_json: bool, samples: int, quiet: bool,
+    config: "Config", models: list[Path] | None, process: "Process", precision: str, engine: str,
+    changes: dict[str, Any], as_json: bool, samples: int, quiet: bool,
 ) -> None:  # fmt: skip
-    from transformer_mt import commands
+    from transformer_mt.commands import evaluate as work
 
-    reports = commands.evaluate_run(config, model, process, precision, changes, _say(quiet))
+    reports = work.evaluate_run(
+        config, models or [], process, changes, _say(quiet), precision=precision, engine=engine
+    )  # fmt: skip
     if process.first:
         _print_reports(reports, as_json)
-        for source, reference, translation in commands.samples(config, samples) if samples and not as_json else ():
+        for source, reference, translation in work.samples(config, samples) if samples and not as_json else ():
             typer.echo(f"\nsource      {source}\nreference   {reference}\ntranslation {translation}")
 
 
 def _print_reports(reports: list[dict[str, Any]], as_json: bool) -> None:
-    from transformer_mt.commands import report_lines
+    from transformer_mt.commands.evaluate import report_lines
 
     if as_json:
         typer.echo(json.dumps(reports[0] if len(reports) == 1 else reports, indent=1, ensure_ascii=False))
@@ -349,10 +337,10 @@ def _print_reports(reports: list[dict[str, Any]], as_json: bool) -> None:
 
 @app.command()
 def run(
-    config: ConfigOption, set_: SetOption = None, fresh: FreshOption = False, reset: ResetOption = None,
-    device: DeviceOption = "auto", precision: PrecisionOption = "float32", as_json: JsonOption = False,
+    config: options.Config, set_: options.Set = None, fresh: options.Fresh = False, reset: options.Reset = None,
+    device: options.Device = "auto", precision: options.Precision = "float32", as_json: options.Json = False,
     samples: Annotated[int, typer.Option(min=0, help="Translations to show at the end.")] = 5,
-    quiet: QuietOption = False, debug: DebugOption = False,
+    quiet: options.Quiet = False, debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Everything from the sources to the scores, each stage skipped when it is up to date."""
     with _errors(debug):
@@ -363,11 +351,11 @@ def run(
         with process_group(device) as process:
             _train(loaded, process, fresh, resets, quiet)
             if loaded.data.test:
-                _evaluate(loaded, None, process, precision, {}, as_json, samples, quiet)
+                _evaluate(loaded, None, process, precision, "native", {}, as_json, samples, quiet)
 
 
 @config_app.command("show")
-def config_show(config: ConfigOption, set_: SetOption = None, debug: DebugOption = False) -> None:
+def config_show(config: options.Config, set_: options.Set = None, debug: options.Debug = False) -> None:
     """Print the whole configuration, with every default."""
     with _errors(debug):
         import yaml
@@ -377,7 +365,7 @@ def config_show(config: ConfigOption, set_: SetOption = None, debug: DebugOption
 
 
 @config_app.command("check")
-def config_check(config: ConfigOption, set_: SetOption = None, debug: DebugOption = False) -> None:
+def config_check(config: options.Config, set_: options.Set = None, debug: options.Debug = False) -> None:
     """Tell what is wrong with a configuration and its files; nothing is run."""
     with _errors(debug):
         loaded = _load(config, set_)

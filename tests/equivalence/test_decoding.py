@@ -7,8 +7,11 @@ from torch import Tensor
 
 from tests import tiny
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK
-from transformer_mt.decode.beam import Hypothesis, LengthPenalty, Rules, beam_search
-from transformer_mt.model.transformer import Decoding, Transformer
+from transformer_mt.decode.beam import beam_search
+from transformer_mt.decode.models import ModelSteps
+from transformer_mt.decode.search import Hypothesis, LengthPenalty, Rules
+from transformer_mt.model.stepwise import StepDecoder
+from transformer_mt.model.transformer import Transformer
 
 RULES = Rules(EOS, (PAD, UNK, BOS))
 KINDS = pytest.mark.parametrize(
@@ -45,37 +48,63 @@ def padded(rows: list[list[int]]) -> Tensor:
 
 @torch.no_grad()
 def search(net: Transformer, rows: list[list[int]], beam_size: int = 4, **keys) -> list[list[Hypothesis]]:
-    limits = torch.tensor([len(row) + 8 for row in rows])
     options = {"start": BOS, "rules": RULES, "beam_size": beam_size, **keys}
-    return beam_search(Decoding(net, padded(rows)), limits, **options)
+    steps = ModelSteps([net], [[*row, EOS] for row in rows], beam_size)
+    found = dict(beam_search(steps, [len(row) + 8 for row in rows], **options))
+    return [found[number] for number in range(len(rows))]
 
 
 @KINDS
 @torch.no_grad()
 def test_cached_steps_equal_the_whole_sequence(keys: dict[str, object]) -> None:
-    """40 steps, so that the buffers grow; beams change places, and sentences leave, at every few steps."""
-    net = lively(**keys)
-    rows, beams = sources(5), 3
+    """60 steps: beams change places and die, sentences leave, others take their slots, slots become fewer and more."""
+    net, rows, beams = lively(**keys), sources(12), 3
     generator = torch.Generator().manual_seed(1)
-    state, numbers = Decoding(net, padded(rows)), torch.arange(5)
-    prefixes = torch.full((5 * beams, 1), BOS)
-    for step in range(40):
-        cached = state.step(prefixes[:, -1])
-        source = padded(rows)[numbers].repeat_interleave(beams, 0)
-        torch.testing.assert_close(cached, net.logits(net(source, prefixes)[:, -1]), rtol=1e-9, atol=1e-9)
-        order = torch.randint(beams, (len(numbers), beams), generator=generator)
-        stays = torch.arange(len(numbers))
-        if step in (7, 20, 33):
-            stays = stays[stays != step % len(numbers)]
-        places = (torch.arange(len(numbers))[:, None] * beams + order)[stays].flatten()
-        if step % 3:
-            places = (stays[:, None] * beams + torch.arange(beams)).flatten()
-        leaves = len(stays) < len(numbers)
-        state.select(None if not leaves and step % 3 else places, stays if leaves else None)
-        numbers, prefixes = numbers[stays], prefixes[places]
-        new = torch.randint(4, tiny.VOCABULARY, (len(prefixes), 1), generator=generator)
-        prefixes = torch.cat([prefixes, new], 1)
-    assert len(numbers) == 2
+    state, waiting = StepDecoder(net, beams), list(range(12))
+    inside: list[int] = []
+    prefixes: list[Tensor] = []
+
+    def let_in(slots: list[int]) -> None:
+        numbers = [waiting.pop(0) for _ in slots]
+        state.admit(slots, padded([rows[number] for number in numbers]))
+        for slot, number in zip(slots, numbers, strict=True):
+            inside[slot], prefixes[slot] = number, torch.full((beams, 1), BOS)
+
+    def resize(kept: list[int], slots: int) -> None:
+        state.resize(kept, slots)
+        inside[:] = [inside[slot] for slot in kept] + [-1] * (slots - len(kept))
+        prefixes[:] = [prefixes[slot] for slot in kept] + [torch.full((beams, 1), BOS)] * (slots - len(kept))
+
+    resize([], 4)
+    let_in([0, 1, 2, 3])
+    for step in range(60):
+        alive = torch.rand(len(inside), beams, generator=generator) < (0.7 if step % 3 else 1.1)
+        alive[[slot for slot, number in enumerate(inside) if number < 0]] = False
+        flat = alive.flatten().nonzero()[:, 0]
+        tokens = torch.stack([prefix[:, -1] for prefix in prefixes])
+        cached = state.step(tokens, None if alive.all() else flat)
+        for row, place in enumerate(flat.tolist()):
+            slot, beam = divmod(place, beams)
+            whole = net.logits(net(padded([rows[inside[slot]]]), prefixes[slot][beam : beam + 1])[0, -1])
+            torch.testing.assert_close(cached[row], whole, rtol=1e-9, atol=1e-9)
+        # A beam that was not computed has no past, so that none may continue it.
+        parents = torch.zeros(len(inside), beams, dtype=torch.long)
+        for slot, living in enumerate(alive):
+            able = living.nonzero()[:, 0] if living.any() else torch.zeros(1, dtype=torch.long)
+            parents[slot] = able[torch.randint(len(able), (beams,), generator=generator)]
+        state.reorder(parents)
+        new = torch.randint(4, tiny.VOCABULARY, (len(inside), beams, 1), generator=generator)
+        for slot, chosen in enumerate(parents):
+            prefixes[slot] = torch.cat([prefixes[slot][chosen], new[slot]], 1)
+            if not alive[slot].any() and inside[slot] >= 0:
+                waiting.append(inside[slot])  # it cannot go on: it begins anew, later
+                inside[slot] = -1
+        if step in (11, 25, 40):
+            resize([slot for slot, number in enumerate(inside) if number >= 0][:: 1 if step == 40 else 2], 6)
+        free = [slot for slot, number in enumerate(inside) if number < 0]
+        if step % 5 == 4 and free and waiting:
+            let_in(free[: len(waiting)])
+    assert max(prefix.shape[1] for prefix in prefixes) > 15
 
 
 @KINDS
@@ -127,36 +156,41 @@ def test_beam_one_is_the_greedy_path() -> None:
 
 
 @torch.no_grad()
-def test_memory_of_the_source_is_not_copied_per_beam() -> None:
-    state = Decoding(lively(), padded(sources(3)))
-    state.step(torch.full((3 * 50,), BOS))
-    for cache in state.caches:
-        assert cache.memory.keys.shape[0] == 3
-        assert cache.past is not None and cache.past.keys.shape[0] == 150
+def test_memory_of_the_source_is_not_copied_per_beam_and_pasts_are_shared() -> None:
+    """50 beams that all continue one: after 100 steps there is one cell for each token that they share."""
+    state, beams = StepDecoder(lively(), 50), 50
+    state.resize([], 3)
+    state.admit([0, 1, 2], padded(sources(3)))
+    for _ in range(100):
+        state.step(torch.full((3, beams), BOS), None)
+        state.reorder(torch.zeros(3, beams, dtype=torch.long))
+    for layer in state.layers:
+        assert all(part.shape[0] == 3 for part in (*layer.source, *layer.cells))
+        assert layer.cells[0].shape[2] <= 100 + 8 * beams
 
 
 @torch.no_grad()
-def test_rows_leave_the_model_with_their_sentences() -> None:
+def test_rows_leave_the_model_as_soon_as_they_cannot_win() -> None:
+    """And nothing is computed for a sentence beside others that is not computed for it alone."""
     net, rows = lively(), sources(12)
     counts: list[int] = []
-    original = Decoding.step
 
-    class Counting(Decoding):
-        def step(self, tokens: Tensor) -> Tensor:
-            counts.append(len(tokens))
-            assert len(self.caches[0].memory.keys) * 4 == len(tokens)
-            return original(self, tokens)
+    class Counting(ModelSteps):
+        def step(self, tokens: Tensor, rows: Tensor | None) -> Tensor:
+            counts.append(tokens.numel() if rows is None else len(rows))
+            return super().step(tokens, rows)
 
-    limits = torch.tensor([len(row) + 8 for row in rows])
-    options = {"start": BOS, "rules": RULES, "beam_size": 4}
-    beam_search(Counting(net, padded(rows)), limits, **options)
-    assert counts == sorted(counts, reverse=True) and counts[-1] < counts[0]
-    together, alone = sum(counts), 0
-    for row in rows:
-        state = Counting(net, padded([row]))
-        beam_search(state, torch.tensor([len(row) + 8]), **options)
-        alone += 4 * state.position
-    assert together == alone
+    def counted(*rows: list[int]) -> list[int]:
+        counts.clear()
+        steps = Counting([net], [[*row, EOS] for row in rows], 4)
+        for _ in beam_search(steps, [len(row) + 8 for row in rows], start=BOS, rules=RULES, beam_size=4):
+            pass
+        return counts.copy()
+
+    together, alone = counted(*rows), [counted(row) for row in rows]
+    assert sum(together) == sum(map(sum, alone))
+    assert together[0] == 12 and max(together) <= 48  # all beams begin alike: one is enough
+    assert sum(map(sum, alone)) < 0.95 * sum(4 * len(steps) for steps in alone)
 
 
 @pytest.mark.parametrize("unwanted", [PAD, UNK, BOS])

@@ -338,8 +338,9 @@ def test_validation_that_is_broken_off_gives_the_model_back_in_training_mode(tmp
 def test_a_copy_task_is_learnt(tmp_path: Path, norm: str) -> None:
     """32 pairs that copy their source: at least 31 come back exactly, so shifting, masks and start agree everywhere."""
     from transformer_mt.data.store import Store, StoreWriter
-    from transformer_mt.decode.beam import Rules, beam_search
-    from transformer_mt.model.transformer import Decoding
+    from transformer_mt.decode.beam import beam_search
+    from transformer_mt.decode.models import ModelSteps
+    from transformer_mt.decode.search import Rules
 
     rows = [source for source, _ in tiny.pairs([(length % 6 + 2, 1) for length in range(32)], seed=3)]
     with StoreWriter(tmp_path, "train", tiny.VOCABULARY) as writer:
@@ -355,9 +356,8 @@ def test_a_copy_task_is_learnt(tmp_path: Path, norm: str) -> None:
     net.eval()
     right = 0
     with torch.no_grad():
-        for row in rows:
-            state = Decoding(net, torch.tensor([[*row, EOS]]))
-            found = beam_search(state, torch.tensor([20]), start=2, rules=Rules(EOS, (PAD, 1, 2)), beam_size=1)
-            right += list(found[0][0].tokens) == row
+        steps = ModelSteps([net], [[*row, EOS] for row in rows], 1)
+        for number, found in beam_search(steps, [20] * 32, start=2, rules=Rules(EOS, (PAD, 1, 2)), beam_size=1):
+            right += list(found[0].tokens) == rows[number]
     assert right >= 31
     assert NO_SUMS["loss"] == 0.0  # sums of one run are not those of the next

@@ -61,7 +61,8 @@ def test_prefixes_and_the_report(trained: Trained, task_input: Path) -> None:
     assert lines[1].startswith("ti") and lines[3].startswith("vu")
     report = json.loads((task_input / "report").read_text())
     assert report["lines"] == 5 and report["line_numbers"]["empty"] == [3]
-    assert set(report["line_numbers"]) == {"empty", "source_cut", "hit_length_limit", "unknown", "repeats"}
+    reasons = {"empty", "source_cut", "in_parts", "hit_length_limit", "required_text_missing", "unknown", "repeats"}
+    assert set(report["line_numbers"]) == reasons
     (task_input / "begin").write_text("\n" * 4)
     short = trained.translate("-i", task_input / "in", "--target-prefix", task_input / "begin")
     assert short.returncode == 2 and "has 5 lines" in short.stderr and "has 4" in short.stderr

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -210,19 +211,25 @@ def test_a_reader_that_leaves_is_no_error(trained: Trained) -> None:
     assert b"BrokenPipe" not in done.stderr
 
 
-def test_learned_positions_cut_and_say_so(tmp_path: Path) -> None:
+def test_lines_that_are_too_long_are_told_of(tmp_path: Path) -> None:
     write_task(tmp_path)
     write_config(
         tmp_path, model={"positions": "learned", "max_positions": 11}, training={"max_tokens": 11, "max_steps": 1}
     )
     assert command("train", "-c", "c.yaml", cwd=tmp_path).returncode == 0
     long = " ".join(WORDS * 5)
-    done = command("translate", "-m", "run", cwd=tmp_path, stdin=f"ba\n{long}\ndo\n".encode())
+    cut = ("translate", "-m", "run", "--long-lines", "cut")
+    done = command(*cut, cwd=tmp_path, stdin=f"ba\n{long}\ndo\n".encode())
     assert done.returncode == 0 and done.stdout.count("\n") == 3
     assert "warning: line 2: source cut " in done.stderr and "→10 pieces (" in done.stderr
     assert "source cut 1" in done.stderr
-    quiet = command("translate", "-m", "run", "--quiet", cwd=tmp_path, stdin=f"{long}\n".encode())
-    assert "warning: line 1" in quiet.stderr and "pieces/s" not in quiet.stderr
+    quiet = command(*cut, "--quiet", "--strict", cwd=tmp_path, stdin=f"do\n{long}\n".encode())
+    assert "warning: line 2" in quiet.stderr and "pieces/s" not in quiet.stderr
+    assert quiet.returncode == 1 and "--strict: source cut 1 (line 2)" in quiet.stderr
+    whole = command("translate", "-m", "run", "--report", "report", cwd=tmp_path, stdin=f"do\n{long}\n".encode())
+    pieces, parts = re.search(r"line 2: (\d+) pieces, translated in (\d+) parts \(", whole.stderr).groups()
+    assert int(parts) >= int(pieces) / 10 and "source cut" not in whole.stderr
+    assert json.loads((tmp_path / "report").read_text())["line_numbers"]["in_parts"] == [2]
 
 
 def test_length_limit_is_told(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tests.tiny import Table, every_output, random_table
 from transformer_mt.config import Decoding
-from transformer_mt.decode.beam import Hypothesis, LengthPenalty, Rules, beam_search, top
+from transformer_mt.decode.beam import beam_search, top
+from transformer_mt.decode.search import Hypothesis, LengthPenalty, Rules
 
 EOS, START, FORBIDDEN = 3, 2, (0, 1, 2)
 PENALTIES = [
@@ -24,7 +25,8 @@ def search(table: Table, limits: list[int], **keys) -> list[list[Hypothesis]]:
     ruled = {key: keys.pop(key) for key in ("forbidden", "min_length", "no_repeat_ngram", "prefixes") if key in keys}
     rules = Rules(**{"eos": EOS, "forbidden": FORBIDDEN, **ruled})
     options = {"start": START, "beam_size": table.beam_size, **keys}
-    return beam_search(table, torch.tensor(limits), rules=rules, **options)
+    found = dict(beam_search(table, limits, rules=rules, **options))
+    return [found[number] for number in range(len(limits))]
 
 
 def constant(logits: list[float]) -> Table:
@@ -136,7 +138,7 @@ def test_equal_scores_go_to_the_lower_beam_then_the_lower_id() -> None:
 
 def test_top_equals_a_stable_sort() -> None:
     generator = torch.Generator().manual_seed(0)
-    for levels, width, count in itertools.product((1, 2, 5, 1000), (1, 3, 8, 50), (1, 2, 7, 9)):
+    for levels, width, count in itertools.product((1, 2, 5, 1000), (1, 3, 8, 50, 128, 1000), (1, 2, 7, 9)):
         scores = torch.randint(levels, (6, width), generator=generator).double()
         scores[0] = -torch.inf
         values, indices = top(scores, count)

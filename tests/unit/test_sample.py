@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.tiny import Table, random_table
-from transformer_mt.decode.beam import Hypothesis, LengthPenalty, Rules
-from transformer_mt.decode.sample import sample
+from transformer_mt.decode.sample import Sampling
+from transformer_mt.decode.search import Hypothesis, LengthPenalty, Live, Rules, search
 
 EOS, START = 3, 2
 RULES = Rules(EOS, (0, 1, 2), min_length=0)
@@ -19,9 +19,9 @@ RULES = Rules(EOS, (0, 1, 2), min_length=0)
 def uniform(lines: Sequence[int], samples: int, seed: int = 0):
     """Uniform numbers of (seed, line, step), for each sample."""
 
-    def draws(numbers: Sequence[int], step: int) -> Tensor:
+    def draws(numbers: Sequence[int], lengths: Sequence[int]) -> Tensor:
         rows = []
-        for number in numbers:
+        for number, step in zip(numbers, lengths, strict=True):
             generator = torch.Generator().manual_seed(hash((seed, lines[number], step)) % (1 << 62))
             rows.append(torch.rand(samples, generator=generator, dtype=torch.float64))
         return torch.stack(rows)
@@ -29,12 +29,14 @@ def uniform(lines: Sequence[int], samples: int, seed: int = 0):
     return draws
 
 
-def drawn(logits_of, limits: list[int], samples: int, lines: Sequence[int] | None = None, **keys):
+def drawn(logits_of, limits: list[int], samples: int, lines: Sequence[int] | None = None, room: int = 99, **keys):
     lines = lines if lines is not None else range(len(limits))
-    options = {"rules": RULES, "penalty": LengthPenalty("none"), "start": START, "samples": samples, **keys}
     table = Table(lambda s, p: logits_of(lines[s], p), len(limits), samples)
-    seed = options.pop("seed", 0)
-    return sample(table, torch.tensor(limits), draws=uniform(lines, samples, seed), **options)
+    live, rules = Live(samples, torch.device("cpu")), keys.pop("rules", RULES)
+    numbers = uniform(lines, samples, keys.pop("seed", 0))
+    strategy = Sampling(live, numbers, keys.pop("penalty", LengthPenalty("none")), **keys)
+    found = dict(search(table, strategy, live, limits, start=START, rules=rules, room=lambda number: room))
+    return [found[number] for number in range(len(limits))]
 
 
 def first_tokens(found: list[Hypothesis]) -> Counter[int]:
@@ -69,7 +71,7 @@ def test_a_line_does_not_depend_on_its_neighbours() -> None:
     logits_of, lines = random_table(9, 1), [4, 0, 7, 2, 9]
     together = drawn(logits_of, [5, 9, 7, 3, 8], 3, lines)
     alone = [drawn(logits_of, [limit], 3, [line])[0] for line, limit in zip(lines, [5, 9, 7, 3, 8], strict=True)]
-    assert together == alone
+    assert together == alone == drawn(logits_of, [5, 9, 7, 3, 8], 3, lines, room=2)
     assert drawn(logits_of, [5, 9, 7, 3, 8], 3, lines, seed=1) != together
 
 
@@ -101,5 +103,4 @@ def test_a_tiny_top_p_is_greedy_and_broken_scores_end() -> None:
         logits = logits_of(0, item.tokens[:place]).clone()
         logits[:3] = -torch.inf
         assert token == int(logits.argmax())
-    (broken,) = drawn(lambda s, p: torch.full((9,), math.nan, dtype=torch.float64), [6], 1)[0]
-    assert broken.tokens == () and not math.isfinite(broken.log_probability)
+    assert drawn(lambda s, p: torch.full((9,), math.nan, dtype=torch.float64), [6], 1) == [[]]

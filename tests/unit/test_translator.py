@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from transformer_mt.config import Decoding, Model
 from transformer_mt.config import Tokenizer as Settings
@@ -14,6 +15,7 @@ from transformer_mt.decode.stream import arriving_lines, written
 from transformer_mt.decode.translator import EMPTY, Translator
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.model.folder import build, load_weights, locate
+from transformer_mt.model.stepwise import StepDecoder
 
 LINES = ["ein Hund bellt", "two dogs bark at the moon", "", "a", "ein", " \t ", "moon moon"]
 
@@ -45,24 +47,32 @@ def test_batches_change_nothing_and_order_stays(tokenizer: Tokenizer) -> None:
     assert alone[2] == alone[5] == EMPTY
 
 
-def test_batch_tokens_bound_the_rows(tokenizer: Tokenizer) -> None:
-    ours = translator(tokenizer, batch_tokens=40, beam_size=4)
-    for batch in ours._batches(ours._encode(LINES)):
-        assert len(batch) == 1 or len(batch) * max(len(source.ids) for source in batch) * 4 <= 40
+def test_batch_tokens_bound_the_rows(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    original = StepDecoder.step
+
+    def step(self: StepDecoder, tokens: Tensor, rows: Tensor | None) -> Tensor:
+        seen.append((len(tokens), max(self.sources)))
+        return original(self, tokens, rows)
+
+    monkeypatch.setattr(StepDecoder, "step", step)
+    translator(tokenizer, batch_tokens=40, beam_size=4).translate(LINES)
+    assert all(slots == 1 or slots * (pieces - 1) * 4 <= 40 for slots, pieces in seen)
+    assert max(slots for slots, _ in seen) > 1
 
 
 def test_dropout_is_off_and_the_mode_comes_back(tokenizer: Tokenizer) -> None:
     ours = translator(tokenizer, {"dropout": 0.5})
-    ours.model.train()
+    ours.models[0].train()
     assert [x.candidates for x in ours.translate(LINES)] == [x.candidates for x in ours.translate(LINES)]
-    assert ours.model.training
+    assert ours.models[0].training
 
 
 def push(ours: Translator, token: int) -> None:
     """Makes the model love a token more than anything."""
     with torch.no_grad():
-        assert ours.model.output_bias is not None
-        ours.model.output_bias[token] = 100.0
+        assert ours.models[0].output_bias is not None
+        ours.models[0].output_bias[token] = 100.0
 
 
 @pytest.mark.parametrize("token", [PAD, UNK, EOS])
@@ -84,16 +94,33 @@ def test_unknown_where_it_is_allowed(tokenizer: Tokenizer) -> None:
 def test_the_limit_is_told(tokenizer: Tokenizer) -> None:
     ours = translator(tokenizer, {"output_bias": True})
     with torch.no_grad():
-        ours.model.output_bias[EOS] = -100.0  # type: ignore[index]
+        ours.models[0].output_bias[EOS] = -100.0  # type: ignore[index]
     (found,) = ours.translate(["ein Hund bellt"])
     assert found.hit_limit and found.candidates[0].length == found.source_length + 3 + 1
 
 
-def test_learned_positions_cut(tokenizer: Tokenizer) -> None:
-    ours = translator(tokenizer, {"positions": "learned", "max_positions": 6})
-    long, short = ours.translate(["ein Hund bellt moon moon moon a", "a"])
-    assert long.cut_to == 5 and long.source_length > 5 and short.cut_to is None
-    assert long.candidates[0].length <= 6
+LONG = "ein  Hund\tbellt. Two dogs bark!  moon moon moon a"
+
+
+@pytest.mark.parametrize("keys", [{"max_source_tokens": 6}, {}])
+def test_a_line_that_is_too_long_is_cut_or_translated_in_parts(tokenizer: Tokenizer, keys: dict[str, object]) -> None:
+    model = {} if keys else {"positions": "learned", "max_positions": 7}
+    long, short = translator(tokenizer, model, long_lines="cut", **keys).translate([LONG, "a"])
+    assert long.cut_to == 6 and long.source_length == 14 and short.cut_to is None and long.parts == 1
+    long, short = translator(tokenizer, model, **keys).translate([LONG, "a"])
+    assert long.cut_to is None and long.source_length == 14 and long.parts >= 3 and short.parts == 1
+    if not keys:
+        assert all(candidate.length <= 7 * long.parts for candidate in long.candidates)
+
+
+def test_sentences_are_translated_alone_and_put_together_with_their_white_space(tokenizer: Tokenizer) -> None:
+    ours = translator(tokenizer, split_sentences=True)
+    (found,) = ours.translate([f" {LONG}\r\v"])
+    alone = ours.translate(["ein Hund bellt.", "Two dogs bark!  moon moon moon a"])
+    assert found.parts == 2 and found.text == f" {alone[0].text} {alone[1].text}"
+    for name in ("log_probability", "length"):
+        total = sum(getattr(part.candidates[0], name) for part in alone)
+        assert getattr(found.candidates[0], name) == pytest.approx(total)
 
 
 def test_unknown_source_pieces_are_counted(tokenizer: Tokenizer) -> None:
@@ -103,7 +130,7 @@ def test_unknown_source_pieces_are_counted(tokenizer: Tokenizer) -> None:
 def test_weights_that_are_no_numbers(tokenizer: Tokenizer) -> None:
     ours = translator(tokenizer)
     with torch.no_grad():
-        for parameter in ours.model.parameters():
+        for parameter in ours.models[0].parameters():
             parameter.fill_(torch.nan)
     with pytest.raises(RunError, match="not finite"):
         ours.translate(["ein"])
@@ -154,7 +181,7 @@ def test_locate_takes_the_best_then_the_newest(tmp_path: Path) -> None:
 
 
 def test_foreign_weights_are_told_by_name(tokenizer: Tokenizer) -> None:
-    model = translator(tokenizer).model
+    model = translator(tokenizer).models[0]
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     name = next(iter(tensors))
     with pytest.raises(UserError, match="has shape"):
@@ -166,19 +193,19 @@ def test_foreign_weights_are_told_by_name(tokenizer: Tokenizer) -> None:
 def test_a_batch_without_memory_is_halved_until_it_fits(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, sizes = translator(tokenizer), []
     expected = ours.translate(LINES)
-    original = Translator._translate
+    original = StepDecoder.step
 
-    def small(self: Translator, batch: list) -> object:
-        sizes.append(len(batch))
-        if len(batch) > room:
+    def small(self: StepDecoder, tokens: Tensor, rows: Tensor | None) -> Tensor:
+        sizes.append(len(tokens))
+        if len(tokens) > room and len(sizes) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return original(self, batch)
+        return original(self, tokens, rows)
 
-    monkeypatch.setattr(Translator, "_translate", small)
+    monkeypatch.setattr(StepDecoder, "step", small)
     room = 2
     found = ours.translate(LINES)
     assert [line.text for line in found] == [line.text for line in expected]
-    assert max(sizes) == 5 and sum(size for size in sizes if size <= room) == 5
+    assert max(sizes) == 5 and max(sizes[2:]) == 2
     room = 0
     with pytest.raises(torch.OutOfMemoryError):
         ours.translate(LINES)

@@ -137,7 +137,14 @@ class Decoding(Section):
     length_penalty: LengthPenalty = LengthPenalty()
     max_length: MaxLength = MaxLength()
     max_source_tokens: Count | None = 1024
-    """Pieces read of one line; what is longer is cut, with a warning that names the line. null reads any length."""
+    """Most pieces read together; long_lines tells what becomes of a line that has more. null reads any length."""
+    long_lines: Literal["split", "cut"] = "split"
+    """split: translate the sentences of a line that is too long one by one (and parts of them, where one is too long
+    itself); cut: read its beginning alone. Both with a warning that names the line."""
+    split_sentences: bool = False
+    """Translate the sentences of every line one by one, and put them together with the white space between them."""
+    alignment_layer: Count | None = None
+    """Decoder layer, from 1, whose attention aligns words; null: the last but one (Garg et al. 2019)."""
     min_length: Natural = 1
     """Fewest pieces of an output for a source that is not empty."""
     no_repeat_ngram: Natural = 0
@@ -155,6 +162,8 @@ class Decoding(Section):
     def _n_best_fits(self) -> "Decoding":
         if self.n_best > self.beam_size and self.sampling is None:
             raise ValueError(f"n_best: found {self.n_best}, wanted at most beam_size ({self.beam_size})")
+        if self.n_best > 1 and self.split_sentences:
+            raise ValueError(f"n_best: found {self.n_best}, wanted 1 with split_sentences")
         return self
 
 

@@ -171,6 +171,14 @@ class Tokenizer:
         """The pieces of the target vocabulary, by id."""
         return [self._target.id_to_piece(number) for number in range(self.target_size)]
 
+    def source_text_pieces(self, line: str) -> list[str]:
+        """The pieces of a line of the source language as its own text, unknown ones too."""
+        return self._source.encode(normalize(line), out_type=str)  # type: ignore[no-any-return]
+
+    def target_text_pieces(self, ids: Sequence[int]) -> list[str]:
+        """Ids of the target language as text; an unknown one is a word by itself, as `decode` writes it."""
+        return ["▁⁇▁" if token == UNK else self._target.id_to_piece(int(token)) for token in ids]
+
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line after `normalize`, without `</s>`; text can never produce a special id but unk."""
         return self._source.encode([normalize(line) for line in lines], num_threads=THREADS)  # type: ignore[no-any-return]
@@ -178,6 +186,26 @@ class Tokenizer:
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
         """The same for the target language."""
         return self._target.encode([normalize(line) for line in lines], num_threads=THREADS)  # type: ignore[no-any-return]
+
+    def ways_to_write(self, text: str) -> list[tuple[int, ...]]:
+        """Ids that stand for a text of the target language: after a blank, and without one before it.
+
+        None at all where the vocabulary lacks a character of it.
+        """
+        after_blank = self._target.encode(normalize(text))
+        blank = self._target.piece_to_id("▁")
+        first = self._target.id_to_piece(after_blank[0]) if after_blank else ""
+        glued = after_blank[1:] if after_blank[:1] == [blank] else [*self._cut(first[1:]), *after_blank[1:]]
+        ways = dict.fromkeys((tuple(after_blank), tuple(glued)))
+        return [way for way in ways if way and UNK not in way]
+
+    def _cut(self, piece: str) -> list[int]:
+        """Ids that make up the characters of a piece: itself if there is such a piece, else its parts."""
+        number = self._target.piece_to_id(piece)
+        if number != UNK or len(piece) < 2:
+            return [number]
+        half = max(range(1, len(piece)), key=lambda place: (self._target.piece_to_id(piece[:place]) != UNK, place))
+        return [*self._cut(piece[:half]), *self._cut(piece[half:])]
 
     def decode(self, ids: Sequence[int], unknown_marker: str = "⁇") -> str:
         """One line of text; bytes that are no character become U+FFFD, and it can never hold a line break."""

@@ -1,6 +1,6 @@
-"""Outputs drawn from the model's distribution instead of searched for. Like the search it knows no model and no text.
+"""Outputs drawn from the model's distribution instead of searched for.
 
-Letters in shapes: A sentences still drawn for, W samples of each, V vocabulary.
+Letters in shapes: A slots (one sentence in each), W samples of each, R rows (those not ended, of A x W), V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,64 +8,66 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from transformer_mt.decode.beam import Hypothesis, LengthPenalty, Rules, Steps
+from transformer_mt.decode.beam import Finished
+from transformer_mt.decode.search import PAPERS_PENALTY, Hypothesis, LengthPenalty, Live
 
 
-def sample(
-    steps: Steps,
-    limits: Tensor,
-    *,
-    start: int,
-    samples: int,
-    draws: Callable[[Sequence[int], int], Tensor],
-    rules: Rules,
-    penalty: LengthPenalty,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-) -> list[list[Hypothesis]]:
-    """Draws outputs for all sentences together; for each as many as `samples`, best score first.
+class Sampling:
+    """Draws W outputs of each sentence, best score first.
 
-    limits (B,): most tokens of each sentence's output. draws(numbers, step) gives uniform numbers in [0, 1), (A, W):
-    where they depend on nothing else, a sentence's outputs do not depend on its neighbours. Tokens come from the
-    model's distribution with its logits divided by `temperature`, cut to the top_k most probable, then to the fewest
-    that together have top_p (Holtzman et al. 2020). A log-probability is the model's own, as forced decoding gives it.
+    draws(numbers, lengths) gives uniform numbers in [0, 1), (A, W): where they depend on nothing else, a sentence's
+    outputs do not depend on its neighbours. Tokens come from the model's distribution with its logits divided by
+    `temperature`, cut to the top_k most probable, then to the fewest that together have top_p (Holtzman et al. 2020).
+    A log-probability is the model's own, whatever is ruled out and cut: what forced decoding gives.
     """
-    numbers, lowest = list(range(len(limits))), min(limits.tolist(), default=0)
-    results: list[list[Hypothesis]] = [[] for _ in numbers]
-    tokens = torch.full((len(numbers), samples), start, device=limits.device)
-    so_far, sums = tokens[:, :, None][:, :, :0], None
-    ended = torch.zeros_like(tokens, dtype=torch.bool)
-    while numbers:
-        logits = steps.step(tokens.flatten())
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        scores = logits.log_softmax(-1, dtype=wide).view(len(numbers), samples, -1)
-        sums = scores.new_zeros(tokens.shape) if sums is None else sums
-        plain = scores.clone()
-        rules.apply(scores, so_far, numbers, limits, lowest)
-        uniform = draws(numbers, so_far.shape[2]).to(scores)
-        drawn = _draw(scores / temperature, uniform, top_k, top_p)
+
+    def __init__(
+        self,
+        live: Live,
+        draws: Callable[[Sequence[int], Sequence[int]], Tensor],
+        penalty: LengthPenalty = PAPERS_PENALTY,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> None:
+        self.width = self.beams_at_first = live.width
+        self.draws, self.penalty = draws, penalty
+        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+        self.finished = Finished(live.width, live)
+
+    def resize(self, kept: Sequence[int], slots: int) -> None:
+        """As `Live.resize`."""
+        self.finished.resize(kept, slots)
+
+    def admit(self, slot: int, number: int) -> None:
+        """Begins a sentence."""
+        self.finished.begin(slot)
+
+    def advance(self, live: Live, logits: Tensor, normaliser: Tensor, eos: int) -> None:
+        """Draws a token for each output that has not ended; keeps those that end."""
+        uniform = live.of_rows(self.draws(live.numbers, live.lengths).to(live.sums))
+        drawn = _draw(logits / self.temperature, uniform, self.top_k, self.top_p)
         # An output whose scores are no numbers ends here, and says so by its score.
-        drawn = drawn.masked_fill(scores.amax(-1) == -torch.inf, rules.eos)
-        tokens = torch.where(ended, rules.eos, drawn)
-        sums = sums + plain.gather(2, tokens[:, :, None])[:, :, 0].masked_fill(ended, 0.0)
-        so_far = torch.cat([so_far, tokens[:, :, None]], 2)
-        ended = ended | (tokens == rules.eos)
-        stays = (~ended.all(1)).nonzero()[:, 0].tolist()
-        for index in sorted(set(range(len(numbers))) - set(stays)):
-            results[numbers[index]] = _hypotheses(so_far[index], sums[index], rules.eos, penalty)
-        if len(stays) < len(numbers):
-            kept = torch.tensor(stays, dtype=torch.long, device=limits.device)
-            numbers = [numbers[index] for index in stays]
-            limits, tokens, so_far, sums, ended = (part[kept] for part in (limits, tokens, so_far, sums, ended))
-            rows = (kept[:, None] * samples + torch.arange(samples, device=limits.device)).flatten()
-            if numbers:
-                steps.select(rows, kept)
-    return results
+        drawn = drawn.masked_fill(logits.amax(-1) == -torch.inf, eos)
+        gained = logits.gather(1, drawn[:, None])[:, 0] - normaliser
+        tokens = live.grid(drawn, eos)
+        live.sums = torch.where(live.alive, live.sums + live.grid(gained, 0.0), live.sums)
+        ends = live.alive & (tokens == eos)
+        lengths = live.sums.new_tensor(live.lengths)
+        if bool(ends.any()):
+            scores = torch.where(ends, live.sums / self.penalty(lengths[:, None] + 1), -torch.inf)
+            self.finished.add(scores, live.sums, live.past(), lengths)
+        live.go_on(tokens, None)
+        live.alive = live.alive & ~ends
+
+    def results(self, slot: int) -> list[Hypothesis]:
+        """The outputs of a sentence, best first."""
+        return self.finished.hypotheses(slot)
 
 
 def _draw(scores: Tensor, uniform: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Ids (A, W) from unnormalised log-probabilities (A, W, V), by where the uniform numbers (A, W) fall."""
+    """Ids (R,) from unnormalised log-probabilities (R, V), by where the uniform numbers (R,) fall."""
     vocabulary = scores.shape[-1]
     # Most probable first, equal ones by id, so that the same number means the same token everywhere.
     scores, ids = scores.sort(dim=-1, descending=True, stable=True)
@@ -78,13 +80,3 @@ def _draw(scores: Tensor, uniform: Tensor, top_k: int | None, top_p: float | Non
     place = (upto <= uniform[..., None].to(upto) * upto[..., -1:]).sum(-1)
     last = (shares > 0).sum(-1) - 1  # rounding must not lead beyond the last one that may come
     return ids.gather(-1, torch.minimum(place, last.clamp(min=0))[..., None])[..., 0]
-
-
-def _hypotheses(so_far: Tensor, sums: Tensor, eos: int, penalty: LengthPenalty) -> list[Hypothesis]:
-    """The outputs of one sentence: so_far (W, length) up to the first `</s>`, sums (W,)."""
-    found = []
-    for row, total in zip(so_far.tolist(), sums.tolist(), strict=True):
-        tokens = tuple(row[: row.index(eos)])
-        divisor = float(penalty(torch.tensor(len(tokens) + 1.0, dtype=torch.float64)))
-        found.append(Hypothesis(tokens, total, total / divisor))
-    return sorted(found, key=lambda item: -item.score)

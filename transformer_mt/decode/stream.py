@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, BinaryIO
 
+from transformer_mt.decode.terms import Finder
 from transformer_mt.decode.translator import Translation, Translator
 from transformer_mt.distributed import Process
 from transformer_mt.errors import UserError
@@ -18,11 +19,14 @@ WINDOW_LINES = 16_384
 READ_BYTES = 1 << 16
 
 
-def arriving_lines(file: BinaryIO, most: int = WINDOW_LINES) -> Iterator[list[bytes]]:
+def arriving_lines(file: BinaryIO, most: int = WINDOW_LINES, *, one_by_one: bool = False) -> Iterator[list[bytes]]:
     """Groups of lines, without their LF: as many as are there, at most about `most`, waiting only when none is.
 
-    A last line without LF counts as a line. Nothing but LF ends one.
+    A last line without LF counts as a line. Nothing but LF ends one. `one_by_one`: no group has more than one.
     """
+    if one_by_one:
+        yield from ([line] for group in arriving_lines(file, most) for line in group)
+        return
     handle, rest, ended = file.fileno(), b"", False
     while not ended:
         chunks, newlines = [rest], 0
@@ -40,8 +44,13 @@ def arriving_lines(file: BinaryIO, most: int = WINDOW_LINES) -> Iterator[list[by
         yield [rest]
 
 
+SHOWN_LINES = 10
 REPEATED_GRAM, REPEATS = 4, 8
 """An output in which a sequence of four words comes eight times is told of."""
+
+
+FAILURES = ("source cut", "hit length limit", "required text missing")
+"""What nobody wants who asks for translations of the whole text."""
 
 
 @dataclass
@@ -54,7 +63,7 @@ class Summary:
     """Pieces of the sources that the vocabulary does not have."""
     seconds: float = 0.0
     found: dict[str, list[int]] = field(
-        default_factory=lambda: {"empty": [], "source cut": [], "hit length limit": [], "unknown": [], "repeats": []}
+        default_factory=lambda: {reason: [] for reason in (*FAILURES, "empty", "in parts", "unknown", "repeats")}
     )
     """Numbers of lines, from 1, by what was found in them."""
 
@@ -65,6 +74,15 @@ class Summary:
         told = "".join(f", {reason} {count}" for reason, count in counts.items() if count)
         speed = self.pieces / self.seconds if self.seconds else 0.0
         return f"{self.lines} lines{told}, {speed:.0f} pieces/s"
+
+    def failures(self) -> str:
+        """Which lines are not as they were asked for, for people; empty if there are none."""
+        found = {reason: self.found[reason] for reason in FAILURES if self.found[reason]}
+        return "; ".join(
+            f"{reason} {len(lines)} (line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:SHOWN_LINES]))}"
+            + (", ...)" if len(lines) > SHOWN_LINES else ")")
+            for reason, lines in found.items()
+        )
 
     def report(self) -> dict[str, Any]:
         """All of it as JSON data."""
@@ -84,55 +102,81 @@ def written(number: int, translation: Translation, form: str) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def translate_stream(
-    translator: Translator,
-    groups: Iterable[list[bytes]],
-    write: Callable[[str], None],
-    *,
-    name: str,
-    form: str,
-    process: Process,
-    say: Callable[[str], None],
-    prefixes: Iterator[str] | None = None,
-) -> Summary:
-    """Translates groups of lines in order, writing each as soon as it is done; n lines in, n out.
+@dataclass
+class Stream:
+    """Where lines come from and translations go: each is written as soon as it is done, n lines in, n out."""
 
-    `prefixes` gives what each translation has to begin with. Raises UserError naming the line and the byte when a line
-    is not UTF-8, and when there are fewer prefixes than lines.
-    """
-    summary = Summary()
-    for group in groups:
-        begin = time.perf_counter()
-        texts = [_decoded(line, summary.lines + number, name) for number, line in enumerate(group, 1)]
-        begins = list(islice(prefixes, len(texts))) if prefixes else []
-        if prefixes and len(begins) < len(texts):
-            raise UserError(f"{name} has more lines than there are prefixes ({summary.lines + len(begins)})")
-        translations = translator.translate(texts, process, prefixes=begins, first=summary.lines)
-        for translation in translations:
-            _note(summary, translation, say)
-            write(written(summary.lines - 1, translation, form))
-        write("")
-        summary.seconds += time.perf_counter() - begin
-    return summary
+    translator: Translator
+    write: Callable[[str], None]
+    form: str
+    say: Callable[[str], None]
+    process: Process
+    name: str
+    """What the lines are called in messages."""
+    prefixes: Iterator[str] | None = None
+    """What each translation has to begin with."""
+    required: Finder | None = None
+    """Finds what the translation of a line has to hold."""
+    align: Callable[[str], None] | None = None
+    """Takes the alignment of each line."""
+    summary: Summary = field(default_factory=Summary)
 
+    def translate(self, groups: Iterable[list[bytes]]) -> Summary:
+        """Translates groups of lines in order.
 
-def _note(summary: Summary, translation: Translation, say: Callable[[str], None]) -> None:
-    summary.lines += 1
-    summary.pieces += translation.candidates[0].length
-    summary.unknown_pieces += translation.unknown
-    facts = {
-        "empty": translation.source_length == 0,
-        "source cut": translation.cut_to is not None,
-        "hit length limit": translation.hit_limit,
-        "unknown": translation.unknown > 0,
-        "repeats": _repeats(translation.text),
-    }
-    for reason, true in facts.items():
-        if true:
-            summary.found[reason].append(summary.lines)
-    if translation.cut_to is not None:
-        cut = f"{translation.source_length}→{translation.cut_to}"
-        say(f"warning: line {summary.lines}: source cut {cut} pieces (decoding.max_source_tokens, model.max_positions)")
+        Raises UserError naming the line and the byte when a line is not UTF-8, and when there are fewer prefixes than
+        lines.
+        """
+        for group in groups:
+            begin = time.perf_counter()
+            for translation in self._translations(group):
+                self._note(translation)
+                self.write(written(self.summary.lines - 1, translation, self.form))
+                if self.align:
+                    self.align(translation.alignment + "\n")
+            for write in filter(None, (self.write, self.align)):
+                write("")
+            self.summary.seconds += time.perf_counter() - begin
+        return self.summary
+
+    def _translations(self, group: list[bytes]) -> list[Translation]:
+        before = self.summary.lines
+        texts = [_decoded(line, before + number, self.name) for number, line in enumerate(group, 1)]
+        begins = list(islice(self.prefixes, len(texts))) if self.prefixes else []
+        if self.prefixes and len(begins) < len(texts):
+            raise UserError(f"{self.name} has more lines than there are prefixes ({before + len(begins)})")
+        return self.translator.translate(
+            texts, self.process, prefixes=begins, first=before, required=self.required, align=self.align is not None
+        )
+
+    def _note(self, translation: Translation) -> None:
+        summary = self.summary
+        summary.lines += 1
+        summary.pieces += translation.candidates[0].length
+        summary.unknown_pieces += translation.unknown
+        facts = {
+            "empty": translation.source_length == 0,
+            "source cut": translation.cut_to is not None,
+            "in parts": translation.parts > 1,
+            "hit length limit": translation.hit_limit,
+            "required text missing": bool(translation.missing),
+            "unknown": translation.unknown > 0,
+            "repeats": _repeats(translation.text),
+        }
+        for reason, true in facts.items():
+            if true:
+                summary.found[reason].append(summary.lines)
+        self._warn(translation)
+
+    def _warn(self, translation: Translation) -> None:
+        line, keys = self.summary.lines, "(decoding.max_source_tokens, model.max_positions)"
+        if translation.cut_to is not None:
+            self.say(f"warning: line {line}: source cut {translation.source_length}→{translation.cut_to} pieces {keys}")
+        if translation.parts > 1 and not self.translator.settings.split_sentences:
+            told = f"{translation.source_length} pieces, translated in {translation.parts} parts"
+            self.say(f"warning: line {line}: {told} {keys}")
+        if translation.missing:
+            self.say(f"warning: line {line}: the translation lacks {', '.join(map(repr, translation.missing))}")
 
 
 def _repeats(text: str) -> bool:

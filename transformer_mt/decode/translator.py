@@ -1,23 +1,27 @@
-"""Text in, text out: batches of lines through the beam search, n lines in, n lines out, in order."""
+"""Text in, text out: lines through an engine's search, n lines in, n lines out, in order."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from transformer_mt.config import Decoding
-from transformer_mt.data.batching import mix
-from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from transformer_mt.decode.beam import Hypothesis, LengthPenalty, Rules, beam_search
-from transformer_mt.decode.sample import sample
-from transformer_mt.distributed import Process, gather, is_out_of_memory
+from transformer_mt.data.clean import normalize
+from transformer_mt.data.tokenizer import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer
+from transformer_mt.decode import alignment
+from transformer_mt.decode.engine import Engine, NativeEngine, Source
+from transformer_mt.decode.models import mean_of, padded
+from transformer_mt.decode.search import Hypothesis, LengthPenalty
+from transformer_mt.decode.sentences import Paragraph, split
+from transformer_mt.decode.terms import Finder, Required, missing
+from transformer_mt.distributed import Process, gather
 from transformer_mt.errors import RunError
 from transformer_mt.model import folder
-from transformer_mt.model import transformer as architecture
+from transformer_mt.model.attention import cross_attention
+from transformer_mt.model.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,15 @@ class Translation:
     unknown: int = 0
     """Pieces of the line that the vocabulary does not have."""
     cut_to: int | None = None
-    """Pieces that were kept of a line longer than the model can read, else None."""
+    """Pieces that were kept of a line longer than may be read, else None."""
     hit_limit: bool = False
-    """The best candidate is as long as decoding.max_length allows."""
+    """The best candidate, or a part of it, is as long as decoding.max_length allows."""
+    parts: int = 1
+    """Parts of the line that were translated by themselves: its sentences, where it was cut into them."""
+    missing: tuple[str, ...] = ()
+    """Required texts that the best candidate lacks."""
+    alignment: str = ""
+    """Pairs of word numbers, source-target, from 0, where they were asked for."""
 
     @property
     def text(self) -> str:
@@ -53,19 +63,29 @@ class Translation:
         return self.candidates[0].text
 
 
+ALIGNED_TOGETHER = 64
+"""Sentences whose attention is computed together."""
+
 EMPTY = Translation((Candidate("", 0.0, 0, 0.0),))
 """The translation of a blank line, which no model is asked for."""
 
 
 class Translator:
-    """A model, its tokenizer and the settings of its search."""
+    """An engine, its tokenizer and the settings of its search."""
 
     def __init__(
-        self, model: architecture.Transformer, tokenizer: Tokenizer, settings: Decoding, start: int = BOS
+        self,
+        model: Transformer | Sequence[Transformer],
+        tokenizer: Tokenizer,
+        settings: Decoding,
+        start: int = BOS,
+        engine: Engine | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.settings, self.start = model, tokenizer, settings, start
-        form, alpha = settings.length_penalty.form, settings.length_penalty.alpha
-        self._penalty = LengthPenalty(form, alpha)
+        """Several models of one vocabulary give the mean of their probabilities. `engine`: another one than our own."""
+        self.models = [model] if isinstance(model, Transformer) else list(model)
+        self.tokenizer, self.settings, self.start = tokenizer, settings, start
+        self.engine = engine or NativeEngine(self.models, settings, start)
+        self._penalty = LengthPenalty(settings.length_penalty.form, settings.length_penalty.alpha)
 
     @classmethod
     def load(
@@ -86,118 +106,136 @@ class Translator:
         *,
         prefixes: Sequence[str] = (),
         first: int = 0,
+        required: Finder | None = None,
+        align: bool = False,
     ) -> list[Translation]:
         """Translates each line; the result has as many entries, in order.
 
         `prefixes`, as many as lines: what each translation has to begin with, piece by piece; blank ones are free.
-        `first`: the number of the first line among all, from 0, which samples depend on.
-        With several processes each does its share of the batches, and all get the whole result. `progress` is told
-        of the lines done. Once `interrupted()` is true a process leaves out the rest of its batches: the caller then
-        drops the result.
+        `first`: the number of the first line among all, from 0, which samples depend on. `required` finds what the
+        translation of a line has to hold. `align`: tell which words belong together.
+        With several processes each does its share of the lines, and all get the whole result. `progress` is told of
+        the lines done. Once `interrupted()` is true a process leaves out the rest: the caller then drops the result.
         """
-        results: dict[int, Translation] = {}
-        batches = self._batches(self._encode(lines, prefixes, first))
         rank, ranks = (process.rank, process.ranks) if process else (0, 1)
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                waiting = batches[rank::ranks][::-1]
-                while waiting and not interrupted():
-                    batch = waiting.pop()
-                    if (found := self._translate_if_it_fits(batch)) is None:
-                        waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
-                    else:
-                        results.update(found)
-                        progress(len(batch))
-        finally:
-            self.model.train(training)
-        if ranks > 1:
-            results = {number: line for share in gather(results) for number, line in share.items()}
-        return [results.get(number, EMPTY) for number in range(len(lines))]
-
-    def _encode(self, lines: Sequence[str], prefixes: Sequence[str] = (), first: int = 0) -> list["_Source"]:
-        """The lines that are not blank, as ids, cut to max_source_tokens and to a table of learned positions."""
-        room = min(self._room() - 1, self.settings.max_source_tokens or sys.maxsize)
         begins = self.tokenizer.encode_target(prefixes) if prefixes else [[] for _ in lines]
-        sources = []
-        for number, (ids, prefix) in enumerate(zip(self.tokenizer.encode_source(lines), begins, strict=True)):
-            if ids:
-                cut = room if len(ids) > room else None
-                sources.append(_Source(number, ids[:cut], len(ids), cut, prefix[: self._room() - 1], first + number))
-        return sources
+        parts = self._parts(lines, begins, required, first)
+        order = sorted(range(len(parts)), key=lambda place: (-len(parts[place].source.ids), place))
+        share = [(place, parts[place]) for place in order[rank::ranks]]
+        with _evaluating(self.models):
+            results = self._translated(share, align, progress, interrupted)
+        if ranks > 1:
+            results = {place: found for each in gather(results) for place, found in each.items()}
+        return self._joined(len(lines), parts, results)
 
-    def _room(self) -> int:
-        """Positions that the model has: unlimited unless they are learned."""
-        return self.model.max_positions if self.model.positions == "learned" else 1 << 30
+    def _translated(
+        self, share: Sequence[tuple[int, "_Part"]], align: bool, progress: Callable[[int], object],
+        interrupted: Callable[[], bool],
+    ) -> dict[int, Translation]:  # fmt: skip
+        """Translations of some parts, by their places among all."""
+        results, outputs = {}, {}
+        for index, hypotheses in self.engine.search([part.source for _, part in share]):
+            place, part = share[index]
+            results[place], outputs[place] = self._translation(part, hypotheses), hypotheses
+            progress(int(part.place == 0))
+            if interrupted():
+                return results
+        for first in range(0, len(share) if align else 0, ALIGNED_TOGETHER):
+            some = share[first : first + ALIGNED_TOGETHER]
+            told = self._aligned([part for _, part in some], [outputs[place] for place, _ in some])
+            for (place, _), text in zip(some, told, strict=True):
+                results[place] = replace(results[place], alignment=text)
+        return results
 
-    def _batches(self, sources: list["_Source"]) -> list[list["_Source"]]:
-        """Lines of similar length together, longest first, within batch_size and batch_tokens."""
-        batches: list[list[_Source]] = []
-        room = 0
-        for source in sorted(sources, key=lambda source: (-len(source.ids), source.number)):
-            if room == 0:
-                batches.append([])
-                fitting = self.settings.batch_tokens // (len(source.ids) * self._rows_each())
-                room = min(self.settings.batch_size, max(1, fitting))
-            batches[-1].append(source)
-            room -= 1
-        return batches
+    def _parts(
+        self, lines: Sequence[str], begins: Sequence[list[int]], required: Finder | None, first: int
+    ) -> list["_Part"]:
+        """What is translated by itself: the lines that are not blank, or their sentences, as ids that may be read."""
+        most = min(self.engine.positions - 1, self.settings.max_source_tokens or sys.maxsize)
+        parts = []
+        for number, ids in enumerate(self.tokenizer.encode_source(lines)):
+            paragraph = self._paragraph(lines[number], ids, most)
+            texts = paragraph.sentences if paragraph else [lines[number]]
+            for place, text in enumerate(texts):
+                found = self.tokenizer.encode_source([text])[0] if paragraph else ids
+                if not found:
+                    continue
+                needs = required.required(normalize(text)) if required else []
+                source = self._source(found[:most], begins[number] if place == 0 else [], needs, first + number)
+                cut = most if len(found) > most else None
+                parts.append(_Part(number, place, text, paragraph, source, found, cut, tuple(needs)))
+        return parts
 
-    def _rows_each(self) -> int:
-        """Rows of a batch that a sentence takes."""
-        return self.settings.n_best if self.settings.sampling else self.settings.beam_size
-
-    def _translate_if_it_fits(self, batch: list["_Source"]) -> dict[int, Translation] | None:
-        """The translations of a batch, by line; None if there is no memory for so many lines together."""
-        try:
-            return dict(self._translate(batch))
-        except (RuntimeError, MemoryError) as error:
-            if len(batch) == 1 or not is_out_of_memory(error):
-                raise
+    def _paragraph(self, line: str, ids: Sequence[int], most: int) -> Paragraph | None:
+        """The sentences of a line that has to be cut into them, None for others."""
+        cut = self.settings.long_lines == "split"
+        if not self.settings.split_sentences and not (cut and len(ids) > most):
             return None
+        paragraph = split(line)
+        if cut:
+            paragraph = paragraph.within(most, lambda text: len(self.tokenizer.encode_source([text])[0]))
+        return paragraph if len(paragraph.sentences) > 1 else None
 
-    def _translate(self, batch: list["_Source"]) -> Iterator[tuple[int, Translation]]:
-        device = next(self.model.parameters()).device
-        longest = max(len(source.ids) for source in batch) + 1
-        rows = [source.ids + [EOS] + [PAD] * (longest - 1 - len(source.ids)) for source in batch]
-        limits = [self._limit(source) for source in batch]
-        steps = architecture.Decoding(self.model, torch.tensor(rows, device=device))
-        found = self._hypotheses(batch, steps, torch.tensor(limits, device=device))
-        for source, limit, hypotheses in zip(batch, limits, found, strict=True):
-            yield source.number, self._translation(source, limit, hypotheses)
+    def _source(self, ids: list[int], prefix: list[int], needs: Sequence[Required], line: int) -> Source:
+        room = self.engine.positions - 1
+        ways = [[way for form in need.forms for way in self.tokenizer.ways_to_write(form)] for need in needs]
+        phrases = tuple(tuple(dict.fromkeys(each)) for each in ways if each)
+        prefix = prefix[:room]
+        least = len(prefix) + sum(min(map(len, phrase)) for phrase in phrases)
+        limit = int(self.settings.max_length.factor * len(ids)) + self.settings.max_length.extra
+        return Source(ids, max(1, min(max(limit, least), room)), prefix, phrases, line)
 
-    def _hypotheses(
-        self, batch: list["_Source"], steps: architecture.Decoding, limits: Tensor
-    ) -> list[list[Hypothesis]]:
-        """The n_best hypotheses of each source, searched for or drawn."""
-        rules = Rules(
-            eos=EOS,
-            forbidden=(PAD, BOS) if self.settings.allow_unknown else (PAD, UNK, BOS),
-            min_length=self.settings.min_length,
-            no_repeat_ngram=self.settings.no_repeat_ngram,
-            prefixes=[source.prefix for source in batch],
+    def _translation(self, part: "_Part", hypotheses: list[Hypothesis]) -> Translation:
+        if not hypotheses:
+            raise RunError("the model gives no output: its weights are not finite numbers")
+        candidates = tuple(
+            Candidate(
+                self.tokenizer.decode(found.tokens, self.settings.unknown_marker),
+                found.log_probability,
+                len(found.tokens) + 1,
+                found.score,
+            )
+            for found in hypotheses
         )
-        sampling, n_best = self.settings.sampling, self.settings.n_best
-        if sampling is None:
-            return beam_search(
-                steps, limits, start=self.start, beam_size=self.settings.beam_size, n_best=n_best,
-                penalty=self._penalty, rules=rules,
-            )  # fmt: skip
-        lines = np.asarray([source.line for source in batch], np.uint64)
+        return Translation(
+            candidates,
+            len(part.ids),
+            list(part.source.ids).count(UNK),
+            part.cut_to,
+            hit_limit=candidates[0].length > part.source.limit,
+            missing=tuple(missing(candidates[0].text, part.required)),
+        )
 
-        def draws(numbers: Sequence[int], step: int) -> Tensor:
-            hashed = mix(sampling.seed, lines[list(numbers), None], step, np.arange(n_best, dtype=np.uint64))
-            return torch.from_numpy((hashed >> np.uint64(11)).astype(np.float64) / 2**53).to(limits.device)
+    def _joined(self, lines: int, parts: Sequence["_Part"], results: Mapping[int, Translation]) -> list[Translation]:
+        """The translation of each line, from those of its parts."""
+        of_line: dict[int, list[int]] = {}
+        for place in results:
+            of_line.setdefault(parts[place].line, []).append(place)
+        found = [EMPTY] * lines
+        for number, places in of_line.items():
+            places.sort()
+            paragraph = parts[places[0]].paragraph
+            if paragraph is None:
+                found[number] = results[places[0]]
+            elif len(places) == len(paragraph.sentences):
+                found[number] = _together(paragraph, [results[place] for place in places])
+        return found
 
-        return sample(
-            steps, limits, start=self.start, samples=n_best, draws=draws, rules=rules, penalty=self._penalty,
-            temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p,
-        )  # fmt: skip
-
-    def _limit(self, source: "_Source") -> int:
-        limit = int(self.settings.max_length.factor * len(source.ids)) + self.settings.max_length.extra
-        return max(1, len(source.prefix), min(limit, self._room() - 1))
+    def _aligned(self, parts: Sequence["_Part"], found: Sequence[list[Hypothesis]]) -> list[str]:
+        """Alignments of words, by attention in one layer: its mean over heads, and over models."""
+        layers = len(self.models[0].decoder)
+        layer = min(layers, self.settings.alignment_layer or max(1, layers - 1)) - 1
+        targets = [list(hypotheses[0].tokens) for hypotheses in found]
+        sources = [[*part.source.ids, EOS] for part in parts]
+        device = next(self.models[0].parameters()).device
+        rows = (padded(sources, PAD, device), padded([[self.start, *target] for target in targets], PAD, device))
+        weights = torch.stack([cross_attention(model, *rows, layer).mean(1) for model in self.models]).mean(0)
+        told = []
+        for part, target, attention in zip(parts, targets, weights.float().cpu().numpy(), strict=True):
+            kept = self.tokenizer.source_text_pieces(part.text)[: len(part.source.ids)]
+            words = map(alignment.word_of_piece, (kept, self.tokenizer.target_text_pieces(target)))
+            told.append(alignment.pharaoh(attention[: len(target), : len(kept)], *words))
+        return told
 
     def score(self, sources: Sequence[str], targets: Sequence[str], process: Process | None = None) -> list[Candidate]:
         """What the model thinks of given translations: each one's log-probability by forced decoding, `</s>` included.
@@ -210,14 +248,9 @@ class Translator:
         rank, ranks = (process.rank, process.ranks) if process else (0, 1)
         sums: dict[int, float] = {}
         batches = list(self._score_batches(order, rows))
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                for batch in batches[rank::ranks]:
-                    sums.update(zip(batch, self._forced([rows[number] for number in batch]), strict=True))
-        finally:
-            self.model.train(training)
+        with _evaluating(self.models):
+            for batch in batches[rank::ranks]:
+                sums.update(zip(batch, self._forced([rows[number] for number in batch]), strict=True))
         if ranks > 1:
             sums = {number: total for share in gather(sums) for number, total in share.items()}
         return [self._scored(text, sums.get(number), len(rows[number][1])) for number, text in enumerate(targets)]
@@ -227,8 +260,8 @@ class Translator:
         batch: list[int] = []
         for number in order:
             longest = 1 + max(map(len, rows[number]))
-            if longest > self._room():
-                raise RunError(f"line {number + 1} has {longest} pieces, model.max_positions is {self._room()}")
+            if longest > (room := self.engine.positions):
+                raise RunError(f"line {number + 1} has {longest} pieces, model.max_positions is {room}")
             full = len(batch) == self.settings.batch_size or (len(batch) + 1) * longest > self.settings.batch_tokens
             if batch and full:
                 yield batch
@@ -239,19 +272,14 @@ class Translator:
 
     def _forced(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[float]:
         """Summed log-probabilities of the targets of some pairs."""
-        device = next(self.model.parameters()).device
-
-        def padded(lines: list[list[int]]) -> Tensor:
-            longest = max(map(len, lines))
-            return torch.tensor([line + [PAD] * (longest - len(line)) for line in lines], device=device)
-
-        source = padded([[*source, EOS] for source, _ in rows])
-        labels = padded([[*target, EOS] for _, target in rows])
-        hidden = self.model(source, padded([[self.start, *target] for _, target in rows]))
-        wide = torch.promote_types(hidden.dtype, torch.float32)
+        device = next(self.models[0].parameters()).device
+        source = padded([[*source, EOS] for source, _ in rows], PAD, device)
+        labels = padded([[*target, EOS] for _, target in rows], PAD, device)
+        given = padded([[self.start, *target] for _, target in rows], PAD, device)
+        hidden = [model(source, given) for model in self.models]
         totals = torch.zeros(len(rows), dtype=torch.float64, device=device)
         for place in range(labels.shape[1]):  # never the logits of the whole batch
-            scores = self.model.logits(hidden[:, place]).log_softmax(-1, dtype=wide)
+            scores = mean_of([model.logits(x[:, place]) for model, x in zip(self.models, hidden, strict=True)])
             scores = scores.gather(1, labels[:, place, None])[:, 0].double()
             totals += torch.where(torch.tensor([place <= len(row[1]) for row in rows], device=device), scores, 0.0)
         return totals.tolist()
@@ -262,32 +290,54 @@ class Translator:
         divisor = float(self._penalty(torch.tensor(pieces + 1.0, dtype=torch.float64)))
         return Candidate(text, total, pieces + 1, total / divisor)
 
-    def _translation(self, source: "_Source", limit: int, hypotheses: list[Hypothesis]) -> Translation:
-        candidates = tuple(
-            Candidate(
-                self.tokenizer.decode(hypothesis.tokens, self.settings.unknown_marker),
-                hypothesis.log_probability,
-                len(hypothesis.tokens) + 1,
-                hypothesis.score,
-            )
-            for hypothesis in hypotheses
-        )
-        if not candidates:
-            raise RunError("the model gives no output: its weights are not finite numbers")
-        return Translation(
-            candidates,
-            source.length,
-            source.ids.count(UNK),
-            source.cut_to,
-            hit_limit=candidates[0].length > limit,
-        )
+
+@contextmanager
+def _evaluating(models: Sequence[Transformer]) -> Iterator[None]:
+    """Without gradients and dropout."""
+    training = [model.training for model in models]
+    try:
+        for model in models:
+            model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for model, was in zip(models, training, strict=True):
+            model.train(was)
+
+
+def _together(paragraph: Paragraph, parts: Sequence[Translation]) -> Translation:
+    """The translation of a line from those of its sentences, with the white space that was between them."""
+    filled = paragraph.filled([part.text for part in parts])
+    joints = [LINE_BREAKS.sub(" ", joint) for joint in filled.joints]
+    joints[0], joints[-1] = (LINE_BREAKS.sub("", joint) for joint in (filled.joints[0], filled.joints[-1]))
+    best = [part.candidates[0] for part in parts]
+    candidate = Candidate(
+        replace(filled, joints=tuple(joints)).text,
+        sum(each.log_probability for each in best),
+        sum(each.length for each in best),
+        sum(each.score for each in best),
+    )
+    return Translation(
+        (candidate,),
+        sum(part.source_length for part in parts),
+        sum(part.unknown for part in parts),
+        sum(part.cut_to or part.source_length for part in parts) if any(part.cut_to for part in parts) else None,
+        any(part.hit_limit for part in parts),
+        len(parts),
+        tuple(text for part in parts for text in part.missing),
+        alignment.joined([part.alignment for part in parts], paragraph.first_words(), filled.first_words()),
+    )
 
 
 @dataclass(frozen=True)
-class _Source:
-    number: int
-    ids: list[int]
-    length: int
-    cut_to: int | None
-    prefix: list[int]
+class _Part:
+    """A line, or a sentence of one."""
+
     line: int
+    place: int
+    text: str
+    paragraph: Paragraph | None
+    source: Source
+    ids: list[int]
+    cut_to: int | None
+    required: tuple[Required, ...]

@@ -1,7 +1,6 @@
 """The Transformer of "Attention Is All You Need" in one file, to be read top to bottom beside the paper.
 
-Letters in shapes: B batch, S source and T target length, D model size, H heads, K key size, V vocabulary, W beam,
-R = B x W rows of a beam search.
+Letters in shapes: B batch, S source and T target length, D model size, H heads, K key size, V vocabulary.
 Where the text is silent, the authors' first tensor2tensor version is followed: no biases in attention, Xavier
 uniform weights, embeddings drawn from N(0, 1/D). One difference: LayerNorm's epsilon is 1e-5, not 1e-6.
 """
@@ -10,7 +9,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -36,12 +34,9 @@ def positions_up_to(length: int, size: int, device: torch.device, dtype: torch.d
     return _table_of_positions(rows, size, device, dtype)[:length]
 
 
-def rotate(x: Tensor, first_position: int = 0) -> Tensor:
-    """Rotary positions (Su et al. 2021) on queries or keys (..., T, K): pairs of channels turn with the position."""
-    length, size = x.shape[-2:]
-    dtype = torch.promote_types(x.dtype, torch.float32)  # half precision would blur the far positions
-    table = positions_up_to(first_position + length, size, x.device, dtype)[first_position:]
-    sine, cosine = table[:, 0::2], table[:, 1::2]
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Rotary positions (Su et al. 2021): pairs of channels of queries or keys (..., T, K) turn as the table says."""
+    sine, cosine = table[..., 0::2], table[..., 1::2]
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2).to(x.dtype)
 
@@ -57,14 +52,15 @@ class Embedding(nn.Module):
         if positions == "learned":
             self.learned = nn.Parameter(torch.empty(max_positions, size))
 
-    def forward(self, ids: Tensor, first_position: int = 0) -> Tensor:
-        """ids (B, T), the first of them at `first_position` -> (B, T, D)."""
+    def forward(self, ids: Tensor, encodings: Tensor | None = None) -> Tensor:
+        """ids (B, T) -> (B, T, D); `encodings` are rows of the table, where positions are not 0 to T - 1."""
         x = self.tokens(ids) * math.sqrt(self.size)
         if self.positions != "rotary":
-            x = x + self._table(first_position + ids.shape[1])[first_position:].to(x.dtype)
+            x = x + (self.table(ids.shape[1]) if encodings is None else encodings).to(x.dtype)
         return self.dropout(x)  # type: ignore[no-any-return]
 
-    def _table(self, length: int) -> Tensor:
+    def table(self, length: int) -> Tensor:
+        """What stands for the first positions: (length, D)."""
         if self.positions == "learned":
             if length > self.max_positions:
                 raise ValueError(f"{length} positions asked of model.max_positions {self.max_positions}")
@@ -84,11 +80,6 @@ class KeysAndValues:
     values: Tensor
     mask: Tensor | None = None
 
-    def select(self, rows: Tensor) -> "KeysAndValues":
-        """Those of the given rows of the first dimension."""
-        mask = None if self.mask is None else self.mask.index_select(0, rows)
-        return KeysAndValues(self.keys.index_select(0, rows), self.values.index_select(0, rows), mask)
-
 
 class Attention(nn.Module):
     """Section 3.2.2: heads of scaled dot-product attention; one matrix holds the projections of q, k and v."""
@@ -102,24 +93,24 @@ class Attention(nn.Module):
         self.projection = nn.Linear(size, heads * (2 * key_size + value_size), bias)
         self.output = nn.Linear(heads * value_size, size, bias)
 
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x (..., D) -> queries, keys (..., H x K) and values (..., H x V) for self-attention."""
+        rows = self.heads * self.key_size
+        return self.projection(x).split([rows, rows, self.heads * self.value_size], dim=-1)  # type: ignore[no-any-return]
+
+    def project_queries(self, x: Tensor) -> Tensor:
+        """x (..., D) -> queries alone (..., H x K)."""
+        return self._part(x, slice(0, self.heads * self.key_size))
+
     def queries(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, H, T, K)."""
-        return self._heads(self._part(x, slice(0, self.heads * self.key_size)))
+        return self._heads(self.project_queries(x))
 
     def keys_values(self, memory: Tensor, mask: Tensor | None = None) -> KeysAndValues:
         """memory (B, S, D) -> its keys and values."""
         rows = self.heads * self.key_size
         both = self._part(memory, slice(rows, None))
         return KeysAndValues(self._heads(both[..., :rows]), self._heads(both[..., rows:]), mask)
-
-    def project(self, x: Tensor, mask: Tensor | None = None, position: int = 0) -> tuple[Tensor, KeysAndValues]:
-        """Queries, keys and values of x (B, T, D) for self-attention, its first token at `position`."""
-        rows = self.heads * self.key_size
-        parts = self.projection(x).split([rows, rows, self.heads * self.value_size], dim=-1)
-        queries, keys, values = map(self._heads, parts)
-        if self.rotary:
-            queries, keys = rotate(queries, position), rotate(keys, position)
-        return queries, KeysAndValues(keys, values, mask)
 
     def attend(self, queries: Tensor, seen: KeysAndValues, *, causal: bool = False) -> Tensor:
         """softmax(q k^T / sqrt(K)) v, heads joined and projected: (B, H, T, K) -> (B, T, D)."""
@@ -131,7 +122,16 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> Tensor:
         """Self-attention of x (B, T, D) over itself."""
-        return self.attend(*self.project(x, mask), causal=causal)
+        queries, keys, values = map(self._heads, self.project(x))
+        if self.rotary:
+            wide = torch.promote_types(x.dtype, torch.float32)  # half precision would blur the far positions
+            table = positions_up_to(x.shape[1], self.key_size, x.device, wide)
+            queries, keys = rotate(queries, table), rotate(keys, table)
+        return self.attend(queries, KeysAndValues(keys, values, mask), causal=causal)
+
+    def cross(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        """Attention of x (B, T, D) to memory (B, S, D)."""
+        return self.attend(self.queries(x), self.keys_values(memory, mask))
 
     def _part(self, x: Tensor, rows: slice) -> Tensor:
         bias = self.projection.bias
@@ -211,75 +211,9 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         """x (B, T, D), memory (B, S, D), mask (B, 1, 1, S) -> (B, T, D)."""
-        cross = self.cross_attention
         x = self.self_residual(x, lambda y: self.self_attention(y, causal=True))
-        x = self.cross_residual(x, lambda y: cross.attend(cross.queries(y), cross.keys_values(memory, mask)))
+        x = self.cross_residual(x, lambda y: self.cross_attention.cross(y, memory, mask))
         return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
-
-    def step(self, x: Tensor, past: "LayerCache", position: int) -> Tensor:
-        """The same for the newest position alone: x (R, 1, D) -> (R, 1, D); `past` takes in its key and value."""
-
-        def self_attention(y: Tensor) -> Tensor:
-            queries, new = self.self_attention.project(y, position=position)
-            return self.self_attention.attend(queries, past.append(new, position))
-
-        def cross_attention(y: Tensor) -> Tensor:
-            # The beams of a sentence are so many queries on one copy of its memory.
-            beams = y.view(past.memory.keys.shape[0], -1, y.shape[-1])
-            return self.cross_attention.attend(self.cross_attention.queries(beams), past.memory).reshape(y.shape)
-
-        x = self.self_residual(x, self_attention)
-        x = self.cross_residual(x, cross_attention)
-        return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
-
-
-class LayerCache:
-    """One decoder layer's keys and values: of the target so far (R rows), and of the source (B sentences)."""
-
-    def __init__(self, memory: KeysAndValues) -> None:
-        self.memory = memory
-        self.past: KeysAndValues | None = None
-
-    def append(self, new: KeysAndValues, position: int) -> KeysAndValues:
-        """Adds keys and values (R, H, 1, K) at `position`; returns all up to it, as views of a growing buffer."""
-        if self.past is None:
-            self.past = KeysAndValues(new.keys[:, :, :0], new.values[:, :, :0])
-        if position >= self.past.keys.shape[2]:
-            room = (0, 0, 0, max(16, position))
-            self.past = KeysAndValues(F.pad(self.past.keys, room), F.pad(self.past.values, room))
-        self.past.keys[:, :, position] = new.keys[:, :, 0]
-        self.past.values[:, :, position] = new.values[:, :, 0]
-        return KeysAndValues(self.past.keys[:, :, : position + 1], self.past.values[:, :, : position + 1])
-
-    def select(self, rows: Tensor | None, sentences: Tensor | None) -> None:
-        """Keeps the given rows of the target side and sentences of the source side, in that order; None keeps all."""
-        if self.past is not None and rows is not None:
-            self.past = self.past.select(rows)
-        if sentences is not None:
-            self.memory = self.memory.select(sentences)
-
-
-class Decoding:
-    """The state of step-by-step decoding: a model, the caches of its layers, and the position of the next token."""
-
-    def __init__(self, model: "Transformer", source: Tensor) -> None:
-        memory, mask = model.encode(source)
-        self.model, self.position = model, 0
-        self.layers = cast("list[DecoderLayer]", list(model.decoder))
-        self.caches = [LayerCache(layer.cross_attention.keys_values(memory, mask)) for layer in self.layers]
-
-    def step(self, tokens: Tensor) -> Tensor:
-        """Newest tokens (R,), the rows of a sentence side by side -> logits of the next ones (R, V)."""
-        x = self.model.target_embedding(tokens[:, None], self.position)
-        for layer, cache in zip(self.layers, self.caches, strict=True):
-            x = layer.step(x, cache, self.position)
-        self.position += 1
-        return self.model.logits(self.model.decoder_norm(x)[:, 0])
-
-    def select(self, rows: Tensor | None, sentences: Tensor | None) -> None:
-        """Reorders the state: new row i continues old row rows[i]; sentences likewise."""
-        for cache in self.caches:
-            cache.select(rows, sentences)
 
 
 class Transformer(nn.Module):

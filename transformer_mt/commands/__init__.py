@@ -1,0 +1,1 @@
+"""What `translate`, `score`, `evaluate` and `average` do, between parsed options and the parts that do the work."""

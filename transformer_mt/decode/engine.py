@@ -1,0 +1,189 @@
+"""Sources in, hypotheses out: our own search over one model or several, with memory and processors in view."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from queue import Queue
+from threading import Event, Thread
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transformer_mt.config import Decoding
+from transformer_mt.data.batching import mix
+from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK
+from transformer_mt.decode.beam import BeamSearch
+from transformer_mt.decode.constrained import ConstrainedBeamSearch, Phrase
+from transformer_mt.decode.models import ModelSteps
+from transformer_mt.decode.sample import Sampling
+from transformer_mt.decode.search import Hypothesis, LengthPenalty, Live, Rules, Strategy, search
+from transformer_mt.distributed import is_out_of_memory
+from transformer_mt.model.transformer import Transformer
+
+UNLIMITED = 1 << 30
+SENTENCES_FOR_A_WORKER = 16
+"""Fewer are not worth a worker of their own."""
+MOST_EXTRA_BEAMS = 12
+"""Beams that required phrases add to decoding.beam_size: one for each of their tokens, at most so many."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One sentence to be translated."""
+
+    ids: Sequence[int]
+    """Its pieces, without `</s>`."""
+    limit: int
+    """Most pieces of its translation, `</s>` not counted."""
+    prefix: Sequence[int] = ()
+    """What its translation has to begin with."""
+    phrases: Sequence[Phrase] = ()
+    """What its translation has to hold."""
+    line: int = 0
+    """Number of its line among all, from 0: samples depend on it."""
+
+
+class Engine(Protocol):
+    """What looks for translations."""
+
+    positions: int
+    """Most positions that the model has: for pieces of a source with `</s>`, and for those of a translation."""
+
+    def search(self, sources: Sequence[Source]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """The n_best hypotheses of each source, best first, with its place among the sources; in any order."""
+        ...
+
+
+class NativeEngine:
+    """Our own search: exact scores, stops only when nothing better can come, the same in whatever company."""
+
+    def __init__(self, models: Sequence[Transformer], settings: Decoding, start: int) -> None:
+        self.models, self.settings, self.start = models, settings, start
+        self._device = next(models[0].parameters()).device
+        learned = [model.max_positions for model in models if model.positions == "learned"]
+        self.positions = min(learned, default=UNLIMITED)
+        self._penalty = LengthPenalty(settings.length_penalty.form, settings.length_penalty.alpha)
+
+    def search(self, sources: Sequence[Source]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """As `Engine.search`. Where there are sentences enough, each processor searches by itself.
+
+        Two searches of one thread are faster than one of two: they wait for each other at no matrix product.
+        """
+        threads = torch.get_num_threads()
+        workers = min(threads, len(sources) // SENTENCES_FOR_A_WORKER) if self._device.type == "cpu" else 1
+        if workers < 2:
+            yield from self._search(sources)
+        else:
+            yield from _side_by_side(self._search, sources, workers, max(1, threads // workers))
+
+    def _search(self, sources: Sequence[Source]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """What does not fit into memory is tried again, half as much together."""
+        order = sorted(range(len(sources)), key=lambda place: (-len(sources[place].ids), place))
+        free = [place for place in order if not sources[place].phrases]
+        bound = [place for place in order if sources[place].phrases]
+        for places in (free, bound):
+            most = self.settings.batch_size
+            while places:
+                done = set()
+                try:
+                    for number, hypotheses in self._searched([sources[place] for place in places], most):
+                        yield places[number], hypotheses
+                        done.add(places[number])
+                except (RuntimeError, MemoryError) as error:
+                    most = self._room(len(sources[places[0]].ids), self._rows_each(), min(most, len(places))) // 2
+                    if most < 1 or not is_out_of_memory(error):
+                        raise
+                places = [place for place in places if place not in done]
+
+    def _rows_each(self) -> int:
+        """Rows of a batch that a sentence takes."""
+        return self.settings.n_best if self.settings.sampling else self.settings.beam_size
+
+    def _room(self, pieces: int, rows: int, most: int) -> int:
+        """Sentences of so many pieces that are searched together: within batch_size and batch_tokens."""
+        return max(1, min(most, self.settings.batch_tokens // (pieces * rows)))
+
+    def _searched(self, sources: Sequence[Source], most: int) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """One search; all sources have phrases, or none has."""
+        width = self._rows_each() + min(MOST_EXTRA_BEAMS, max(_tokens_of_phrases(source) for source in sources))
+        live = Live(width, self._device)
+        rules = Rules(
+            eos=EOS,
+            forbidden=(PAD, BOS) if self.settings.allow_unknown else (PAD, UNK, BOS),
+            min_length=self.settings.min_length,
+            no_repeat_ngram=self.settings.no_repeat_ngram,
+            prefixes=[source.prefix for source in sources] if any(source.prefix for source in sources) else (),
+        )
+        yield from search(
+            ModelSteps(self.models, [[*source.ids, EOS] for source in sources], width),
+            self._strategy(sources, live),
+            live,
+            [source.limit for source in sources],
+            start=self.start,
+            rules=rules,
+            room=lambda number: self._room(len(sources[number].ids), width, most),
+        )
+
+    def _strategy(self, sources: Sequence[Source], live: Live) -> Strategy:
+        settings, n_best = self.settings, self.settings.n_best
+        if settings.sampling is None:
+            if any(source.phrases for source in sources):
+                return ConstrainedBeamSearch(live, [source.phrases for source in sources], n_best, self._penalty)
+            return BeamSearch(live, n_best, self._penalty)
+        sampling = settings.sampling
+        lines = np.asarray([source.line for source in sources], np.uint64)
+
+        def draws(numbers: Sequence[int], lengths: Sequence[int]) -> Tensor:
+            steps, samples = np.asarray(lengths, np.uint64)[:, None], np.arange(n_best, dtype=np.uint64)
+            hashed = mix(sampling.seed, lines[list(numbers), None], steps, samples)
+            return torch.from_numpy((hashed >> np.uint64(11)).astype(np.float64) / 2**53).to(live.device)
+
+        return Sampling(
+            live, draws, self._penalty, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
+        )
+
+
+def _side_by_side(
+    search: Callable[[Sequence[Source]], Iterator[tuple[int, list[Hypothesis]]]], sources: Sequence[Source],
+    workers: int, threads: int,
+) -> Iterator[tuple[int, list[Hypothesis]]]:  # fmt: skip
+    """Shares sources out among Python threads: torch lets go of the interpreter while it computes."""
+    found: Queue[tuple[int, list[Hypothesis]] | BaseException | None] = Queue()
+    before, stop = torch.get_num_threads(), Event()
+    order = sorted(range(len(sources)), key=lambda place: (-len(sources[place].ids), place))
+
+    def work(share: Sequence[int]) -> None:
+        torch.set_num_threads(threads)
+        try:
+            with torch.no_grad():  # which is a thread's own
+                for index, hypotheses in search([sources[place] for place in share]):
+                    found.put((share[index], hypotheses))
+                    if stop.is_set():
+                        break
+            found.put(None)
+        except BaseException as error:  # raised again where the search was asked for
+            found.put(error)
+
+    team = [Thread(target=work, args=(order[first::workers],), daemon=True) for first in range(workers)]
+    try:
+        for worker in team:
+            worker.start()
+        working = workers
+        while working:
+            item = found.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                working -= 1
+            else:
+                yield item
+    finally:
+        stop.set()
+        for worker in team:
+            worker.join()
+        torch.set_num_threads(before)
+
+
+def _tokens_of_phrases(source: Source) -> int:
+    return sum(min(map(len, phrase)) for phrase in source.phrases)

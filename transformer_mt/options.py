@@ -1,0 +1,84 @@
+"""The options of the command line, named and explained alike in every command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[str, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
+MaybeConfig = Annotated[str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="key.path=value in place of the file's; repeatable.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Move an existing run folder aside first.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and results only.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print tracebacks.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
+Precision = Annotated[
+    str, typer.Option("--precision", help="float32, bfloat16, float16 or float64; int8 and more with ctranslate2.")
+]
+Engine = Annotated[str, typer.Option("--engine", help="native, or ctranslate2: another search, on a converted model.")]
+Model = Annotated[
+    list[Path] | None,
+    typer.Option("--model", "-m", help="Run, model or checkpoint folder; several: the mean of their probabilities."),
+]
+Beam = Annotated[int | None, typer.Option("--beam-size", min=1, help="1 is greedy search.")]
+Best = Annotated[int | None, typer.Option("--n-best", min=1, help="Hypotheses for each line.")]
+MinLength = Annotated[
+    int | None, typer.Option("--min-length", min=0, help="Fewest pieces of an output, </s> not counted.")
+]
+Factor = Annotated[
+    float | None,
+    typer.Option("--max-length-factor", min=0, help="Most pieces of an output: factor x source pieces + extra."),
+]
+Extra = Annotated[int | None, typer.Option("--max-length-extra", min=0, help="See --max-length-factor.")]
+Batch = Annotated[int | None, typer.Option("--batch-size", min=1, help="Sentences decoded together at most.")]
+Penalty = Annotated[
+    str | None,
+    typer.Option(
+        "--length-penalty",
+        help="What log-probabilities are divided by; n counts </s>: "
+        "none 1, average n, power n^alpha, gnmt ((5+n)/6)^alpha.",
+    ),
+]
+Temperature = Annotated[float | None, typer.Option("--temperature", help="Sampling: logits are divided by it.")]
+TopK = Annotated[int | None, typer.Option("--top-k", min=1, help="Sampling: from so many best pieces only.")]
+TopP = Annotated[float | None, typer.Option("--top-p", help="Sampling: from the fewest pieces of this share.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Sampling: another seed, other outputs.")]
+Alpha = Annotated[float | None, typer.Option("--alpha", help="Exponent of the length penalty.")]
+Reset = Annotated[
+    list[str] | None,
+    typer.Option("--reset", help="optimizer, schedule or data: take the config's, not the checkpoint's; repeatable."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Input = Annotated[Path | None, typer.Option("--input", "-i", help="File to translate; default stdin.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default stdout.")]
+Sample = Annotated[bool, typer.Option("--sample", help="Draw outputs instead of searching for the best.")]
+Repeat = Annotated[
+    int | None, typer.Option("--no-repeat-ngram", min=0, help="No sequence of so many pieces comes twice.")
+]
+Prefix = Annotated[Path | None, typer.Option("--target-prefix", help="File: what each translation has to begin with.")]
+Terms = Annotated[Path | None, typer.Option("--terms", help="File of source, tab, target: terms that have to appear.")]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option("--keep", help="What survives unchanged: tags, placeholders, urls, emails; repeatable."),
+]
+KeepPattern = Annotated[
+    list[str] | None, typer.Option("--keep-pattern", help="A regular expression of what survives; repeatable.")
+]
+Alignments = Annotated[
+    Path | None, typer.Option("--alignments", help="File to write: pairs of word numbers, source-target, by attention.")
+]
+Layer = Annotated[
+    int | None,
+    typer.Option("--alignment-layer", min=1, help="Decoder layer of --alignments; default: last but one."),
+]
+Split = Annotated[bool, typer.Option("--split-sentences", help="Translate the sentences of each line one by one.")]
+Long = Annotated[
+    str | None, typer.Option("--long-lines", help="Of a line with too many pieces: split it, or cut its end off.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit 1 if a line was cut, hit its limit or lacks what it has to hold.")
+]
+Interactive = Annotated[
+    bool, typer.Option("--interactive", help="Answer each line of a pipe before the next one is read.")
+]
+Report = Annotated[Path | None, typer.Option("--report", help="File for the summary as JSON, with line numbers.")]
