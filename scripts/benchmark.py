@@ -1,7 +1,7 @@
 """Measures speed as ratios within one run, on sentences of the embedded grammar or of files you name.
 
     python scripts/benchmark.py train      updates of ours beside a plain loop around torch.nn.Transformer
-    python scripts/benchmark.py translate  beam search in batches of one, eight and sixty-four sentences
+    python scripts/benchmark.py translate  our search beside CTranslate2, transformers and bare matrix products
     python scripts/benchmark.py startup    the command's --help beside an empty Python process
 
 Times are medians; the two sides of a ratio take turns, so that other load on the machine meets both.
@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from transformer_mt.config import Decoding, Tokenizer, Training
+from transformer_mt.config import Tokenizer, Training
 from transformer_mt.data import demo
 from transformer_mt.data.batching import Batch, epoch_batches
 from transformer_mt.data.store import Store, StoreWriter
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, learn
 from transformer_mt.data.tokenizer import Tokenizer as Subwords
-from transformer_mt.decode.translator import Translator
 from transformer_mt.distributed import Process
+from transformer_mt.model.folder import FORMAT, weights, write_model
 from transformer_mt.model.transformer import Transformer, sinusoidal_positions
 from transformer_mt.train.checkpoint import Progress
 from transformer_mt.train.loop import NO_SUMS, Trainer
@@ -141,22 +141,28 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def translate(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Sentences a second at three batch sizes, an untrained model held to outputs of the source's length."""
+    """Our search beside others', on the model of --model, else on one with random weights."""
+    from benchmark_translate import compare
+
+    if options.model:
+        if not options.source:
+            raise SystemExit("--model needs --source: sentences to translate")
+        lines = [line for line in options.source.read_text("utf-8").split("\n") if line.strip()]
+        return compare(options, options.model, lines[: options.sentences])
     _, tokenizer, lines = corpus(folder, options)
-    model = model_of(options.size, tokenizer.source_size).to(options.device)
-    speeds = {}
-    for rows in (1, 8, 64):
-        settings = Decoding.model_validate(
-            {"batch_size": rows, "max_length": {"factor": 1.0, "extra": 0}, "min_length": 100}
-        )
-        translator, chosen = Translator(model, tokenizer, settings), lines[: 4 * rows]
-        times = []
-        for _ in range(options.repeat):
-            begin = time.perf_counter()
-            translator.translate(chosen)
-            times.append(time.perf_counter() - begin)
-        speeds[f"batch {rows}"] = len(chosen) / statistics.median(times)
-    return {"sentences_per_second": speeds, "ratio": speeds["batch 64"] / speeds["batch 1"]}
+    model = model_of(options.size, tokenizer.source_size)
+    width, inner, heads, layers = SIZES[options.size]
+    shape = {"encoder_layers": layers, "decoder_layers": layers, "model_size": width, "feedforward_size": inner}
+    settings = {
+        "format": FORMAT,
+        "languages": {"source": "en", "target": "de"},
+        "model": {**shape, "heads": heads},
+        "decoding": {},
+    }
+    (folder / "model").mkdir()
+    write_model(folder / "model", weights(model), settings, folder, "")
+    options.length = options.length or 24
+    return compare(options, folder / "model", lines[: options.sentences])
 
 
 def startup(options: argparse.Namespace, _: Path) -> dict[str, Any]:
@@ -185,6 +191,11 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--source", type=Path, help="text file, instead of the embedded grammar")
     parser.add_argument("--target", type=Path)
+    parser.add_argument("--model", type=Path, help="translate: a run or model folder, instead of random weights")
+    parser.add_argument("--sentences", type=int, default=500, help="translate: how many of --source")
+    parser.add_argument("--beam-size", type=int, default=4)
+    parser.add_argument("--length", type=int, help="translate: pieces of every output; with random weights 24")
+    parser.add_argument("--bfloat16", action="store_true", help="translate: our search in bfloat16 too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = {"train": train, "translate": translate, "startup": startup}[options.what](options, Path(folder))

@@ -12,7 +12,7 @@ from tests.unit.test_export_ctranslate2 import KINDS, write_folder, write_tokeni
 from transformer_mt.config import Decoding
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from transformer_mt.decode import ctranslate2 as engine
-from transformer_mt.decode.ctranslate2 import CTranslate2Translator
+from transformer_mt.decode.ctranslate2 import CTranslate2Engine
 from transformer_mt.decode.engine import Source
 from transformer_mt.decode.search import LengthPenalty
 from transformer_mt.decode.translator import EMPTY, Translator
@@ -55,8 +55,10 @@ def ours(folders: tuple[Path, Path], **keys: Any) -> Translator:
     return Translator.load(folders[0], "cpu", "float64", settings(**keys))
 
 
-def theirs(folders: tuple[Path, Path], *, workers: int = 1, **keys: Any) -> CTranslate2Translator:
-    return CTranslate2Translator(folders[1], Tokenizer(folders[0]), settings(**keys), workers=workers, threads=1)
+def theirs(folders: tuple[Path, Path], *, precision: str = "float32", workers: int = 1, **keys: Any) -> Translator:
+    tokenizer, search = Tokenizer(folders[0]), settings(**keys)
+    engine = CTranslate2Engine(folders[1], tokenizer, search, precision, workers=workers, threads=1)
+    return Translator([], tokenizer, search, engine=engine)
 
 
 def close(value: float) -> Any:
@@ -314,20 +316,26 @@ def test_what_it_cannot_do_is_refused_by_name(lively: tuple[Path, Path]) -> None
         theirs(lively).translate(["ein", "a"], prefixes=["", "moon"])
     with pytest.raises(UserError, match="required phrases"):
         list(theirs(lively).engine.search([Source([5], 9, phrases=[[[6]]])]))
-    with pytest.raises(UserError, match="alignments"):
-        theirs(lively).translate(["ein"], align=True)
-    with pytest.raises(UserError, match="scoring"):
-        theirs(lively).score(["ein"], ["a"])
     assert theirs(lively, min_length=1).translate(["ein"], prefixes=[" "])[0].text
     with pytest.raises(UserError, match=r"--precision int3: .* has float32.* on this cpu"):
-        CTranslate2Translator(lively[1], Tokenizer(lively[0]), settings(), "int3")
+        theirs(lively, precision="int3")
     with pytest.raises(UserError, match="--device mps"):
-        CTranslate2Translator(lively[1], Tokenizer(lively[0]), settings(), device="mps")
+        CTranslate2Engine(lively[1], Tokenizer(lively[0]), settings(), device="mps")
+
+
+def test_alignments_and_scores_are_ours(lively: tuple[Path, Path]) -> None:
+    """They come from the same model, whatever looked for the translations."""
+    both, native = ours(lively, beam_size=1), ours(lively, beam_size=1)
+    both.engine = theirs(lively, beam_size=1).engine
+    lines = ["ein Hund bellt", "moon", ""]
+    for one, other in zip(*(each.translate(lines, align=True) for each in (both, native)), strict=True):
+        assert (one.text, one.alignment) == (other.text, other.alignment)
+    assert both.score(lines, lines) == native.score(lines, lines)
 
 
 def test_int8_says_nearly_the_same(lively: tuple[Path, Path]) -> None:
     exact = theirs(lively, beam_size=1).translate(["ein Hund bellt"])[0]
-    small = CTranslate2Translator(lively[1], Tokenizer(lively[0]), settings(beam_size=1), "int8", threads=1)
+    small = theirs(lively, precision="int8", beam_size=1)
     found = small.translate(["ein Hund bellt"])[0].candidates[0]
     assert found.score != exact.candidates[0].score
     assert found.score == pytest.approx(exact.candidates[0].score, rel=0.5)

@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.tiny import Table, every_output, random_table
 from transformer_mt.config import Decoding
@@ -56,21 +55,6 @@ def test_item_12_defaults_are_the_papers() -> None:
     assert (settings.beam_size, settings.length_penalty.form, settings.length_penalty.alpha) == (4, "gnmt", 0.6)
     assert (settings.max_length.factor, settings.max_length.extra) == (1.0, 50)
     assert float(LengthPenalty()(torch.tensor(7.0))) == pytest.approx(2**0.6)
-
-
-@pytest.mark.parametrize(
-    ("penalty", "short", "long"),
-    [
-        (LengthPenalty("none"), -2.0, -4.5),
-        (LengthPenalty("average"), -1.0, -0.75),
-        (LengthPenalty("gnmt", 0.6), -1.8233, -3.1280),
-        (LengthPenalty("power", 0.6), -1.3195, -1.5358),
-    ],
-)
-def test_the_forms_of_the_length_penalty(penalty: LengthPenalty, short: float, long: float) -> None:
-    """Sum -2.0 at length 2 and -4.5 at length 6."""
-    lengths = torch.tensor([2.0, 6.0], dtype=torch.float64)
-    assert (torch.tensor([-2.0, -4.5]) / penalty(lengths)).tolist() == pytest.approx([short, long], abs=1e-4)
 
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=str)
@@ -234,22 +218,6 @@ def test_a_sentence_is_searched_alike_alone_and_among_others() -> None:
     for number, limit in enumerate(limits):
         alone = search(Table(lambda s, prefix, n=number: logits_of(n, prefix), 1, 4), [limit], n_best=4)
         assert alone == [together[number]]
-
-
-def test_finished_sentences_leave() -> None:
-    """Outputs of 5 to 60 words: rows passed to the decoder are at most 1.3 x the real steps x the beam."""
-    lengths = [5 + 55 * number // 31 for number in range(32)]
-
-    def ends_at_its_length(sentence: int, prefix: tuple[int, ...]) -> Tensor:
-        logits = torch.zeros(8, dtype=torch.float64)
-        logits[4] = 20.0
-        logits[EOS] = 40.0 if len(prefix) >= lengths[sentence] else -40.0
-        return logits
-
-    table = Table(ends_at_its_length, 32, 4)
-    found = search(table, [length + 50 for length in lengths])
-    assert [len(items[0].tokens) for items in found] == lengths
-    assert table.rows <= 1.3 * 4 * sum(length + 1 for length in lengths)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

@@ -11,22 +11,28 @@ from torch import Tensor
 from transformer_mt.config import Decoding, Model
 from transformer_mt.config import Tokenizer as Settings
 from transformer_mt.data.tokenizer import EOS, PAD, UNK, Tokenizer, learn
+from transformer_mt.decode import translator as translator_module
 from transformer_mt.decode.stream import arriving_lines, written
 from transformer_mt.decode.translator import EMPTY, Translator
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.model.folder import build, load_weights, locate
 from transformer_mt.model.stepwise import StepDecoder
+from transformer_mt.model.transformer import Transformer
 
 LINES = ["ein Hund bellt", "two dogs bark at the moon", "", "a", "ein", " \t ", "moon moon"]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    folder = tmp_path_factory.mktemp("tokenizer")
+def learned(folder: Path) -> Tokenizer:
+    """A tokenizer learned from LINES."""
     text = [line for line in LINES if line.strip()] * 5
     keys = {"vocabulary_size": 60, "vocabulary_limit": "soft", "byte_fallback": False}
     (folder / "spm.model").write_bytes(learn(text, len(text), Settings.model_validate(keys), 1).model)
     return Tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return learned(tmp_path_factory.mktemp("tokenizer"))
 
 
 def translator(tokenizer: Tokenizer, model: dict[str, object] | None = None, **keys: object) -> Translator:
@@ -121,6 +127,61 @@ def test_sentences_are_translated_alone_and_put_together_with_their_white_space(
     for name in ("log_probability", "length"):
         total = sum(getattr(part.candidates[0], name) for part in alone)
         assert getattr(found.candidates[0], name) == pytest.approx(total)
+
+
+@pytest.mark.parametrize("lost", ["\u200b", "\x00", "\u00ad"])
+def test_a_part_that_shows_nothing_takes_no_line_with_it(tokenizer: Tokenizer, lost: str) -> None:
+    """Characters that are no text may be more than a part of a long line."""
+    ours = translator(tokenizer, max_source_tokens=6)
+    texts = ours.translate(["moon" * 8, "ein"])
+    found = ours.translate([f"{'moon' * 8}{lost * 99}", f"{lost * 99}{'moon' * 8}{lost * 99}ein", lost * 99, "ein"])
+    assert [bool(line.text) for line in found] == [True, True, False, True]
+    assert found[0].source_length == texts[0].source_length and found[0].cut_to is None
+    assert found[2] == EMPTY and found[3].text == texts[1].text
+
+
+@pytest.mark.parametrize("keys", [{}, {"split_sentences": True}, {"max_source_tokens": 6}], ids=str)
+def test_alignments_of_whole_lines_and_of_parts(tokenizer: Tokenizer, keys: dict[str, object]) -> None:
+    lines = [LONG, *LINES, f" {LONG} "]
+    ours = translator(tokenizer, **keys)
+    found = ours.translate(lines, align=True)
+    for line, translation in zip(lines, found, strict=True):
+        links = [tuple(map(int, link.split("-"))) for link in translation.alignment.split()]
+        words, made = len(line.split()), len(translation.text.split())
+        assert {target for _, target in links} == set(range(made))
+        assert all(source < words for source, _ in links)
+    assert [line.text for line in ours.translate(lines)] == [line.text for line in found]
+    assert not any(line.alignment for line in ours.translate(lines))
+
+
+def test_alignments_of_parts_are_those_of_each_alone(tokenizer: Tokenizer) -> None:
+    ours, sentences = translator(tokenizer, split_sentences=True), ["Two  dogs bark.", "Ein Hund!", "Moon moon.", "A"]
+    (found,) = ours.translate(["\t".join(sentences)], align=True)
+    expected, sources, targets = [], 0, 0
+    for sentence, alone in zip(sentences, ours.translate(sentences, align=True), strict=True):
+        links = (map(int, link.split("-")) for link in alone.alignment.split())
+        expected += [f"{source + sources}-{target + targets}" for source, target in links]
+        sources, targets = sources + len(sentence.split()), targets + len(alone.text.split())
+    assert found.alignment.split() == expected and expected
+
+
+def test_attention_of_long_lines_is_held_for_few_at_a_time(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    original = translator_module.cross_attention
+
+    def watched(model: Transformer, source: Tensor, target: Tensor, layer: int) -> Tensor:
+        sizes.append(source.shape)
+        return original(model, source, target, layer)
+
+    monkeypatch.setattr(translator_module, "cross_attention", watched)
+    lines = ["two dogs bark at the moon " * 5, "moon " * 12, *LINES]
+    small, large = (translator(tokenizer, batch_tokens=tokens) for tokens in (20, 8000))
+    found = small.translate(lines, align=True)
+    assert all(count == 1 or count * (length - 1) <= 20 for count, length in sizes) and len(sizes) > 3
+    assert [line.alignment for line in found] == [line.alignment for line in large.translate(lines, align=True)]
+    assert max(count for count, _ in sizes) == 7
 
 
 def test_unknown_source_pieces_are_counted(tokenizer: Tokenizer) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -210,12 +210,16 @@ def _file_problems(request: Request, process: Process) -> Iterator[str]:
         yield "several processes cannot share standard input: give --input"
     if source is not None and (not source.exists() or source.is_dir()):
         yield f"input file {source} not found"
-    for option in ("output", "alignments", "report"):
-        path: Path | None = getattr(request, option)
-        if path is not None and path.is_dir():
+    given = {"output": request.output, "alignments": request.alignments, "report": request.report}
+    written = {option: path for option, path in given.items() if path is not None}
+    for option, path in written.items():
+        if path.is_dir():
             yield f"--{option} {path} is a folder; wanted a file"
-        elif path is not None and not path.parent.is_dir():
+        elif not path.parent.is_dir():
             yield f"folder {path.parent} of --{option} does not exist"
+    for (one, path), (other, same) in combinations(written.items(), 2):
+        if path.resolve() == same.resolve() and (path.is_file() or not path.exists()):
+            yield f"--{one} and --{other} are one file: {path}"
     if prefix is not None and not prefix.is_file():
         yield f"prefix file {prefix} not found"
     elif prefix is not None and source is not None and source.is_file():
@@ -243,6 +247,9 @@ def _option_problems(translator: Translator, request: Request, form: str) -> Ite
         yield "--target-prefix does not go together with --split-sentences: it would begin the first sentence alone"
     if request.prefix and isinstance(translator.engine, CTranslate2Engine):
         yield "--target-prefix does not go together with --engine ctranslate2, which leaves it out of its scores"
+    layer, layers = settings.alignment_layer, min(len(model.decoder) for model in translator.models)
+    if request.alignments and layer and layer > layers:
+        yield f"alignment_layer: found {layer}, the decoder has {layers}"
     if request.interactive and request.source:
         yield "--interactive does not go together with --input: it is for a pipe that waits for each answer"
 

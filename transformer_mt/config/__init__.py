@@ -151,7 +151,7 @@ class Decoding(Section):
     """No sequence of so many pieces comes twice in an output; 0 lets any."""
     batch_size: Count = 256
     """Sentences decoded together at most."""
-    batch_tokens: Count = 8000
+    batch_tokens: Count = 32_000
     """Source pieces x beam_size decoded together at most, padding included."""
     allow_unknown: bool = False
     """Let the search produce the unknown piece."""

@@ -192,10 +192,15 @@ class Tokenizer:
 
         None at all where the vocabulary lacks a character of it.
         """
-        after_blank = self._target.encode(normalize(text))
-        blank = self._target.piece_to_id("▁")
-        first = self._target.id_to_piece(after_blank[0]) if after_blank else ""
-        glued = after_blank[1:] if after_blank[:1] == [blank] else [*self._cut(first[1:]), *after_blank[1:]]
+        text = normalize(text)
+        after_blank = self._target.encode(text)
+        if not after_blank:
+            return []
+        first, rest = self._target.id_to_piece(after_blank[0]), after_blank[1:]
+        if first.startswith("▁"):
+            glued = [*self._cut(first[1:]), *rest] if len(first) > 1 else rest
+        else:  # a model that puts no blank before a line
+            after_blank, glued = self._target.encode(f" {text}"), after_blank
         ways = dict.fromkeys((tuple(after_blank), tuple(glued)))
         return [way for way in ways if way and UNK not in way]
 

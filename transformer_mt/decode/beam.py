@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transformer_mt.decode.search import PAPERS_PENALTY, Hypothesis, LengthPenalty, Live, Rules, Steps, moved, search
 
-BLOCK = 64
+BLOCK = 32
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -126,11 +126,11 @@ class BeamSearch:
         """Begins a sentence."""
         self.finished.begin(slot)
 
-    def advance(self, live: Live, logits: Tensor, normaliser: Tensor, eos: int) -> Tensor | None:
+    def advance(self, live: Live, scores: Tensor, eos: int) -> Tensor | None:
         """The best candidates that do not end become the new live hypotheses; those that end are kept."""
         candidates = 1 if self.width == 1 else 2 * self.width
-        values, tokens = top(logits, candidates)  # (R, C): a row cannot have more of the best
-        totals = live.of_rows(live.sums)[:, None] + (values - normaliser[:, None])
+        values, tokens = top(scores, candidates)  # (R, C): a row cannot have more of the best
+        totals = live.of_rows(live.sums)[:, None] + values
         each = totals.shape[1]
         totals, order = _top(live.grid(totals, -torch.inf).flatten(1), candidates)
         parents, tokens = order // each, live.grid(tokens, 0).flatten(1).gather(1, order)
@@ -139,8 +139,8 @@ class BeamSearch:
         if bool(ends.any()):
             past = live.past()
             outputs = past.gather(1, parents[:, :, None].expand(-1, -1, past.shape[2]))
-            scores = torch.where(ends, totals / self.penalty(lengths[:, None] + 1), -torch.inf)
-            self.finished.add(scores, totals, outputs, lengths)
+            normalised = torch.where(ends, totals / self.penalty(lengths[:, None] + 1), -torch.inf)
+            self.finished.add(normalised, totals, outputs, lengths)
         order = ends.to(torch.uint8).sort(dim=1, stable=True).indices[:, : self.width]
         live.sums = totals.gather(1, order).masked_fill(ends.gather(1, order), -torch.inf)
         parents = parents.gather(1, order)

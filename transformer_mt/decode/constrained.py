@@ -1,11 +1,13 @@
 """Beam search for outputs that have to hold given phrases.
 
 Dynamic beam allocation (Post and Vilar 2018): beams are shared out among hypotheses by how many tokens of the phrases
-they have, so that those which have none yet and those which have all go on side by side.
+they lack, so that those which lack all of them and those which lack none go on side by side.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,56 +19,67 @@ Phrase = tuple[tuple[int, ...], ...]
 """Ways to write what an output has to hold: each a sequence of ids, any of them will do."""
 
 
+Reading = tuple[tuple[Phrase, ...], tuple[int, ...]]
+"""The phrases that an output does not hold yet, and its last tokens, taken as the beginning of one of them."""
+
+
 @dataclass(frozen=True)
 class Progress:
-    """How far a hypothesis is with the phrases of its sentence."""
+    """How far a hypothesis is with the phrases of its sentence.
 
-    phrases: Sequence[Phrase]
-    met: frozenset[int] = frozenset()
-    """Which of the phrases it holds."""
-    begun: tuple[int, ...] = ()
-    """Its last tokens, as far as they begin a phrase that it does not hold yet."""
-    have: int = field(default=0, compare=False)
-    """Tokens of phrases: those held and those begun."""
+    Phrases may begin alike, or one be a part of another. So it keeps every reading that may lead to all of them.
+    """
 
-    @property
+    readings: frozenset[Reading]
+
+    @classmethod
+    def start(cls, phrases: Sequence[Phrase]) -> "Progress":
+        """That of an output without a token."""
+        return cls(frozenset({(tuple(phrases), ())}))
+
+    @cached_property
     def needed(self) -> int:
         """Fewest tokens until all phrases are held."""
-        unmet = self._unmet()
-        whole = sum(min(map(len, phrase)) for phrase in unmet.values())
-        begun = len(self.begun)
-        going_on = (
-            len(way) - begun - min(map(len, phrase))
-            for phrase in unmet.values()
-            for way in phrase
-            if begun and way[:begun] == self.begun
+        return min(
+            sum(map(_shortest, unmet))
+            + min((len(way) - _shortest(phrase) for phrase, way in _going_on(unmet, begun)), default=0)
+            - len(begun)
+            for unmet, begun in self.readings
         )
-        return whole + min(going_on, default=0)
 
-    def next_tokens(self) -> Iterator[int]:
+    def next_tokens(self) -> set[int]:
         """Tokens that bring a phrase further."""
-        for phrase in self._unmet().values():
-            for way in phrase:
-                yield way[0]
-                if way[: len(self.begun)] == self.begun and len(way) > len(self.begun):
-                    yield way[len(self.begun)]
+        return {way[len(begun)] for unmet, begun in self.readings for _, way in _going_on(unmet, begun)}
 
-    def after(self, token: int) -> "Progress":
-        """The same with a token more. A phrase begun and not gone on with is begun anew, where its end begins one."""
-        unmet = self._unmet()
-        complete = sum(min(map(len, self.phrases[number])) for number in self.met)
-        recent = (*self.begun, token)
-        while recent:
-            for number, phrase in unmet.items():
-                if recent in phrase:
-                    return Progress(self.phrases, self.met | {number}, (), complete + min(map(len, phrase)))
-            if any(way[: len(recent)] == recent for phrase in unmet.values() for way in phrase):
-                return Progress(self.phrases, self.met, recent, complete + len(recent))
-            recent = recent[1:]
-        return Progress(self.phrases, self.met, (), complete)
+    def after(self, token: int | None) -> "Progress":
+        """The same with a token more, or with one of no phrase (None)."""
+        readings: set[Reading] = {(unmet, begun) for unmet, begun in self.readings if not begun}
+        for unmet, begun in self.readings:
+            recent = (*begun, token)
+            for phrase, way in _going_on(unmet, begun):
+                if way == recent:
+                    place = unmet.index(phrase)
+                    readings.add(((*unmet[:place], *unmet[place + 1 :]), ()))
+                elif way[: len(recent)] == recent:
+                    readings.add((unmet, way[: len(recent)]))
+        return Progress(frozenset(each for each in readings if not _is_surpassed(each, readings)))
 
-    def _unmet(self) -> dict[int, Phrase]:
-        return {number: phrase for number, phrase in enumerate(self.phrases) if number not in self.met}
+
+def _shortest(phrase: Phrase) -> int:
+    return min(map(len, phrase))
+
+
+def _going_on(unmet: Sequence[Phrase], begun: tuple[int, ...]) -> Iterator[tuple[Phrase, tuple[int, ...]]]:
+    """Phrases, and ways to write them, that begin so and go on."""
+    ways = ((phrase, way) for phrase in unmet for way in phrase if len(way) > len(begun))
+    return ((phrase, way) for phrase, way in ways if way[: len(begun)] == begun)
+
+
+def _is_surpassed(reading: Reading, readings: Iterable[Reading]) -> bool:
+    """Whether another reading has all that this one has, and more."""
+    unmet, begun = reading
+    shorter = (other for other, same in readings if same == begun and len(other) < len(unmet))
+    return any(not Counter(other) - Counter(unmet) for other in shorter)
 
 
 @dataclass(frozen=True)
@@ -96,13 +109,12 @@ class ConstrainedBeamSearch(BeamSearch):
     def admit(self, slot: int, number: int) -> None:
         """Begins a sentence."""
         super().admit(slot, number)
-        self.progress[slot] = [Progress(self.phrases[number])] * self.width
+        self.progress[slot] = [Progress.start(self.phrases[number])] * self.width
 
-    def advance(self, live: Live, logits: Tensor, normaliser: Tensor, eos: int) -> Tensor:
+    def advance(self, live: Live, scores: Tensor, eos: int) -> Tensor:
         """Keeps outputs that end with all phrases in them; shares the beams out among the others."""
         beams = self._beams_of_rows(live)
-        ending = self._hold_back_ends(live, logits, beams, eos)
-        scores = logits - normaliser[:, None]
+        ending = self._hold_back_ends(live, scores, beams, eos)
         if ending:
             self._keep(live, scores[:, eos], ending)
             scores[:, eos] = -torch.inf
@@ -124,14 +136,14 @@ class ConstrainedBeamSearch(BeamSearch):
         flat = range(live.alive.numel()) if live.rows is None else live.rows.tolist()
         return [divmod(row, self.width) for row in flat]
 
-    def _hold_back_ends(self, live: Live, logits: Tensor, beams: Sequence[tuple[int, int]], eos: int) -> list[int]:
+    def _hold_back_ends(self, live: Live, scores: Tensor, beams: Sequence[tuple[int, int]], eos: int) -> list[int]:
         """Rules the end out where phrases are lacking, unless nothing else may come; rows that may end."""
         ending = []
         for row, (slot, beam) in enumerate(beams):
             if self.progress[slot][beam].needed <= 0 or live.lengths[slot] >= live.limits[slot]:
                 ending.append(row)
             else:
-                logits[row, eos] = -torch.inf
+                scores[row, eos] = -torch.inf
         return ending
 
     def _keep(self, live: Live, ends: Tensor, ending: Sequence[int]) -> None:
@@ -146,25 +158,34 @@ class ConstrainedBeamSearch(BeamSearch):
     def _candidates(self, live: Live, scores: Tensor, beams: Sequence[tuple[int, int]]) -> list[list[_Candidate]]:
         """What may come next in each slot: the best tokens of each beam, and those that bring a phrase further."""
         values, tokens = (part.tolist() for part in top(scores, 2 * self.width))
-        wanted = [sorted(set(self.progress[slot][beam].next_tokens())) for slot, beam in beams]
         sums = live.of_rows(live.sums).tolist()
         found: list[list[_Candidate]] = [[] for _ in live.numbers]
         for row, (slot, beam) in enumerate(beams):
-            extra = scores[row, wanted[row]].tolist() if wanted[row] else []
-            options = dict(zip(tokens[row], values[row], strict=True)) | dict(zip(wanted[row], extra, strict=True))
-            left = live.limits[slot] - live.lengths[slot] - 1
-            for token, value in options.items():
-                progress = self.progress[slot][beam].after(token)
-                if value > -torch.inf and progress.needed <= left:
-                    found[slot].append(_Candidate(sums[row] + value, beam, token, progress))
-        return found
+            before = self.progress[slot][beam]
+            further = {token: before.after(token) for token in sorted(before.next_tokens())}
+            elsewhere = before.after(None)
+            options = dict(zip(tokens[row], values[row], strict=True))
+            if further:
+                options |= zip(further, scores[row, list(further)].tolist(), strict=True)
+            found[slot] += (
+                _Candidate(sums[row] + value, beam, token, further.get(token, elsewhere))
+                for token, value in options.items()
+                if value > -torch.inf
+            )
+        return [self._in_time(live, slot, items) for slot, items in enumerate(found)]
+
+    def _in_time(self, live: Live, slot: int, candidates: list[_Candidate]) -> list[_Candidate]:
+        """Those that can still hold all phrases within the limit; where nothing can, an output without them will do."""
+        left = live.limits[slot] - live.lengths[slot] - 1
+        fitting = [item for item in candidates if item.progress.needed <= left]
+        return fitting if fitting or self.finished.hypotheses(slot) else candidates
 
     def _shared_out(self, candidates: list[_Candidate]) -> list[_Candidate]:
-        """The best of each number of tokens had, then the second best of each, and so on; most tokens first."""
+        """The best of each number of tokens lacking, then the second best of each, and so on; fewest lacking first."""
         banks: dict[int, list[_Candidate]] = {}
         for item in sorted(candidates, key=lambda item: (-item.total, item.parent, item.token)):
-            banks.setdefault(item.progress.have, []).append(item)
-        order = sorted(banks, reverse=True)
+            banks.setdefault(item.progress.needed, []).append(item)
+        order = sorted(banks)
         longest = max(map(len, banks.values()), default=0)
         turns = [banks[bank][place] for place in range(longest) for bank in order if place < len(banks[bank])]
         return turns[: self.width]

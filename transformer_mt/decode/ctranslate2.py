@@ -19,8 +19,6 @@ from transformer_mt.config import Decoding
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from transformer_mt.decode.engine import Source
 from transformer_mt.decode.search import Hypothesis, LengthPenalty
-from transformer_mt.decode.translator import Candidate, Translation, Translator
-from transformer_mt.distributed import Process
 from transformer_mt.errors import UserError
 
 RECORD = "transformer-mt.json"
@@ -245,27 +243,3 @@ class _Batch:
             else:
                 again.setdefault(row.limit, []).append(row)
         return done, [_Batch(rows) for rows in again.values()]
-
-
-class CTranslate2Translator(Translator):
-    """`Translator` on a converted model alone, without the weights that scoring and alignments would need."""
-
-    def __init__(
-        self, folder: Path, tokenizer: Tokenizer, settings: Decoding, precision: str = "float32", *,
-        workers: int = 1, threads: int = 0, device: torch.device | str = "cpu",
-    ) -> None:  # fmt: skip
-        """As `CTranslate2Engine`."""
-        engine = CTranslate2Engine(
-            folder, tokenizer, settings, precision, workers=workers, threads=threads, device=device
-        )  # fmt: skip
-        super().__init__([], tokenizer, settings, engine=engine)
-
-    def translate(self, lines: Sequence[str], *options: Any, align: bool = False, **more: Any) -> list[Translation]:
-        """As `Translator.translate`, but for alignments."""
-        if align:
-            raise UserError("alignments: CTranslate2 does not give them; our own engine does")
-        return super().translate(lines, *options, **more)
-
-    def score(self, sources: Sequence[str], targets: Sequence[str], process: Process | None = None) -> list[Candidate]:
-        """Refused: the scores that we promise are those of our own engine."""
-        raise UserError("scoring given translations is not for CTranslate2; our own engine does it")

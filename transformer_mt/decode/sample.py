@@ -44,20 +44,20 @@ class Sampling:
         """Begins a sentence."""
         self.finished.begin(slot)
 
-    def advance(self, live: Live, logits: Tensor, normaliser: Tensor, eos: int) -> None:
+    def advance(self, live: Live, scores: Tensor, eos: int) -> None:
         """Draws a token for each output that has not ended; keeps those that end."""
         uniform = live.of_rows(self.draws(live.numbers, live.lengths).to(live.sums))
-        drawn = _draw(logits / self.temperature, uniform, self.top_k, self.top_p)
+        drawn = _draw(scores / self.temperature, uniform, self.top_k, self.top_p)
         # An output whose scores are no numbers ends here, and says so by its score.
-        drawn = drawn.masked_fill(logits.amax(-1) == -torch.inf, eos)
-        gained = logits.gather(1, drawn[:, None])[:, 0] - normaliser
+        drawn = drawn.masked_fill(scores.amax(-1) == -torch.inf, eos)
+        gained = scores.gather(1, drawn[:, None])[:, 0]
         tokens = live.grid(drawn, eos)
         live.sums = torch.where(live.alive, live.sums + live.grid(gained, 0.0), live.sums)
         ends = live.alive & (tokens == eos)
         lengths = live.sums.new_tensor(live.lengths)
         if bool(ends.any()):
-            scores = torch.where(ends, live.sums / self.penalty(lengths[:, None] + 1), -torch.inf)
-            self.finished.add(scores, live.sums, live.past(), lengths)
+            normalised = torch.where(ends, live.sums / self.penalty(lengths[:, None] + 1), -torch.inf)
+            self.finished.add(normalised, live.sums, live.past(), lengths)
         live.go_on(tokens, None)
         live.alive = live.alive & ~ends
 

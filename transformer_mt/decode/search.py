@@ -173,8 +173,8 @@ class Rules:
     prefixes: Sequence[Sequence[int]] = ()
     """What each sentence's output has to begin with, by number; none at all: anything."""
 
-    def apply(self, logits: Tensor, live: Live) -> None:
-        """Sets what is ruled out to minus infinity, in place; logits (R, V) of the next token.
+    def apply(self, scores: Tensor, live: Live) -> None:
+        """Sets what is ruled out to minus infinity, in place; scores (R, V): log-probabilities of the next token.
 
         At its limit an output ends, even if a model rules `</s>` out: then its score says so.
         """
@@ -183,30 +183,30 @@ class Rules:
         ended = {row: self.eos for row, length in enumerate(lengths) if length >= limits[row]}
         only = ended | self._forced(live, lengths)
         rows, tokens = list(only), list(only.values())
-        values = logits[rows, tokens].clamp(min=-1e30)  # where nothing is left, no output would end
-        logits[:, list(self.forbidden)] = -torch.inf
+        values = scores[rows, tokens].clamp(min=-1e30)  # where nothing is left, no output would end
+        scores[:, list(self.forbidden)] = -torch.inf
         if 0 < self.no_repeat_ngram <= max(lengths):
-            self._block_repeats(logits, live.of_rows(live.past()), torch.tensor(lengths, device=logits.device))
+            self._block_repeats(scores, live.of_rows(live.past()), torch.tensor(lengths, device=scores.device))
         if short := [row for row, length in enumerate(lengths) if length < self.min_length]:
-            logits[short, self.eos] = -torch.inf
+            scores[short, self.eos] = -torch.inf
         if rows:
-            logits[rows] = -torch.inf
-            logits[rows, tokens] = values
+            scores[rows] = -torch.inf
+            scores[rows, tokens] = values
 
     def _forced(self, live: Live, lengths: Sequence[int]) -> dict[int, int]:
         """The next token of each row that is still in its prefix."""
         prefixes = [self.prefixes[live.numbers[slot]] for slot in live.slot_of_row] if self.prefixes else []
         return {row: prefix[lengths[row]] for row, prefix in enumerate(prefixes) if lengths[row] < len(prefix)}
 
-    def _block_repeats(self, logits: Tensor, past: Tensor, lengths: Tensor) -> None:
+    def _block_repeats(self, scores: Tensor, past: Tensor, lengths: Tensor) -> None:
         """Rules out tokens that would end an n-gram that is there already; past (R, longest), lengths (R,)."""
         count = self.no_repeat_ngram
         grams = past.unfold(1, count, 1)  # (R, places, n)
-        places = torch.arange(grams.shape[1], device=logits.device)
-        last = (lengths[:, None] - count + 1 + torch.arange(count - 1, device=logits.device)).clamp(min=0)
+        places = torch.arange(grams.shape[1], device=scores.device)
+        last = (lengths[:, None] - count + 1 + torch.arange(count - 1, device=scores.device)).clamp(min=0)
         again = (grams[:, :, :-1] == past.gather(1, last)[:, None]).all(-1)
         again &= places + count <= lengths[:, None]
-        logits.scatter_add_(1, grams[:, :, -1], torch.where(again, -torch.inf, 0.0).to(logits))
+        scores.scatter_add_(1, grams[:, :, -1], torch.where(again, -torch.inf, 0.0).to(scores))
 
 
 class Strategy(Protocol):
@@ -223,10 +223,10 @@ class Strategy(Protocol):
         """Begins a sentence."""
         ...
 
-    def advance(self, live: Live, logits: Tensor, normaliser: Tensor, eos: int) -> Tensor | None:
+    def advance(self, live: Live, scores: Tensor, eos: int) -> Tensor | None:
         """Chooses tokens, and gives them to `live`; the beams (A, W) that the new ones continue, None: each itself.
 
-        logits (R, V), what is ruled out minus infinity; less `normaliser` (R,) they are log-probabilities.
+        scores (R, V): log-probabilities of the next tokens, those that are ruled out minus infinity.
         """
         ...
 
@@ -257,13 +257,12 @@ def search(
         if not live.slot_of_row:
             return
         logits = steps.step(live.tokens, live.rows)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        normaliser = logits.logsumexp(-1)
-        rules.apply(logits, live)
-        broken = ~normaliser.isfinite()  # one logit that is no number spoils its whole row
+        scores = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        broken = scores[:, rules.eos].isnan()  # one logit that is no number spoils its whole row
+        rules.apply(scores, live)
         if bool(broken.any()):
-            logits[broken], normaliser[broken] = -torch.inf, 0.0
-        parents = strategy.advance(live, logits, normaliser, rules.eos)
+            scores[broken] = -torch.inf
+        parents = strategy.advance(live, scores, rules.eos)
         if parents is not None:
             steps.reorder(parents)
         for slot, lives in enumerate(live.alive.any(1).tolist()):

@@ -64,7 +64,7 @@ class Translation:
 
 
 ALIGNED_TOGETHER = 64
-"""Sentences whose attention is computed together."""
+"""Sentences whose attention is computed together, at most; long ones are fewer."""
 
 EMPTY = Translation((Candidate("", 0.0, 0, 0.0),))
 """The translation of a blank line, which no model is asked for."""
@@ -140,8 +140,10 @@ class Translator:
             progress(int(part.place == 0))
             if interrupted():
                 return results
-        for first in range(0, len(share) if align else 0, ALIGNED_TOGETHER):
-            some = share[first : first + ALIGNED_TOGETHER]
+        rest = share if align else []
+        while rest:  # longest first, and what is held grows with the square of the length
+            together = max(1, min(ALIGNED_TOGETHER, self.settings.batch_tokens // len(rest[0][1].source.ids)))
+            some, rest = rest[:together], rest[together:]
             told = self._aligned([part for _, part in some], [outputs[place] for place, _ in some])
             for (place, _), text in zip(some, told, strict=True):
                 results[place] = replace(results[place], alignment=text)
@@ -207,29 +209,28 @@ class Translator:
         )
 
     def _joined(self, lines: int, parts: Sequence["_Part"], results: Mapping[int, Translation]) -> list[Translation]:
-        """The translation of each line, from those of its parts."""
-        of_line: dict[int, list[int]] = {}
-        for place in results:
-            of_line.setdefault(parts[place].line, []).append(place)
+        """The translation of each line, from those of its parts; what shows nothing has none."""
+        of_line: dict[int, dict[int, Translation]] = {}
+        for place, part in enumerate(parts):
+            of_line.setdefault(part.line, {})[part.place] = results.get(place, EMPTY)
+        paragraphs = {part.line: part.paragraph for part in parts}
         found = [EMPTY] * lines
-        for number, places in of_line.items():
-            places.sort()
-            paragraph = parts[places[0]].paragraph
-            if paragraph is None:
-                found[number] = results[places[0]]
-            elif len(places) == len(paragraph.sentences):
-                found[number] = _together(paragraph, [results[place] for place in places])
+        for number, own in of_line.items():
+            if paragraph := paragraphs[number]:
+                found[number] = _together(paragraph, [own.get(n, EMPTY) for n in range(len(paragraph.sentences))])
+            else:
+                found[number] = own[0]
         return found
 
     def _aligned(self, parts: Sequence["_Part"], found: Sequence[list[Hypothesis]]) -> list[str]:
         """Alignments of words, by attention in one layer: its mean over heads, and over models."""
-        layers = len(self.models[0].decoder)
-        layer = min(layers, self.settings.alignment_layer or max(1, layers - 1)) - 1
         targets = [list(hypotheses[0].tokens) for hypotheses in found]
         sources = [[*part.source.ids, EOS] for part in parts]
         device = next(self.models[0].parameters()).device
         rows = (padded(sources, PAD, device), padded([[self.start, *target] for target in targets], PAD, device))
-        weights = torch.stack([cross_attention(model, *rows, layer).mean(1) for model in self.models]).mean(0)
+        layers = [(self.settings.alignment_layer or max(1, len(model.decoder) - 1)) - 1 for model in self.models]
+        each = [cross_attention(model, *rows, layer) for model, layer in zip(self.models, layers, strict=True)]
+        weights = torch.stack([heads.mean(1) for heads in each]).mean(0)
         told = []
         for part, target, attention in zip(parts, targets, weights.float().cpu().numpy(), strict=True):
             kept = self.tokenizer.source_text_pieces(part.text)[: len(part.source.ids)]

@@ -19,8 +19,10 @@ from torch import Tensor
 from transformer_mt.model.transformer import Attention, DecoderLayer, Transformer, positions_up_to, rotate
 
 STEPS_BETWEEN_COLLECTIONS = 8
-COLUMNS = 1024
-"""Columns of the output projection computed together: a wider matrix product leaves the cache of a CPU."""
+COLUMNS = 256
+"""Columns of the output projection that are computed together on a CPU: a wider product leaves its cache."""
+ENCODED_TOGETHER = 512
+"""Source tokens that are encoded together on a CPU, for the same reason."""
 
 
 class StepDecoder:
@@ -51,21 +53,28 @@ class StepDecoder:
 
     def admit(self, slots: Sequence[int], source: Tensor) -> None:
         """Puts new sentences, ids (N, S), into slots, in place of what was there."""
-        memory, mask = self.model.encode(source)
-        index = torch.tensor(slots, dtype=torch.long, device=self.device)
-        length = source.shape[1]
         lowest = torch.finfo(self.dtype).min
-        more = max(0, length - self.source_bias.shape[3])
+        more = max(0, source.shape[1] - self.source_bias.shape[3])
         self.source_bias = F.pad(self.source_bias, (0, more), value=lowest)
-        self.source_bias[index] = lowest
-        self.source_bias[index, :, :, :length] = _bias(mask, self.dtype)
         for layer in self.layers:
-            layer.admit(index, memory, more)
+            layer.widen_source(more)
+        index = torch.tensor(slots, dtype=torch.long, device=self.device)
+        self.source_bias[index] = lowest
         self.seen[index] = False
         self.lengths[index] = 0
-        lengths = mask.sum(-1).flatten().tolist()
-        for slot, real in zip(slots, lengths, strict=True):
-            self.sources[slot] = int(real)
+        lengths = (source != self.model.pad).sum(1).tolist()
+        together = max(1, ENCODED_TOGETHER // source.shape[1]) if self.device.type == "cpu" else len(slots)
+        for first in range(0, len(slots), together):
+            part = slice(first, first + together)
+            self._encode(index[part], source[part, : max(lengths[part])])
+        for slot, length in zip(slots, lengths, strict=True):
+            self.sources[slot] = length
+
+    def _encode(self, slots: Tensor, source: Tensor) -> None:
+        memory, mask = self.model.encode(source)
+        self.source_bias[slots, :, :, : source.shape[1]] = _bias(mask, self.dtype)
+        for layer in self.layers:
+            layer.admit(slots, memory)
 
     def leave(self, slot: int) -> None:
         """Forgets the sentence of a slot."""
@@ -210,12 +219,16 @@ class _Layer:
         heads = torch.bmm(scores.softmax(-1).flatten(0, 1), values)
         return attention.output(grid.joined(heads.view(grid.slots, self.heads, grid.width, -1)))  # type: ignore[no-any-return]
 
-    def admit(self, slots: Tensor, memory: Tensor, more: int) -> None:
-        """Writes the keys and values of new sentences' memory (N, S, D), for which `more` columns are needed."""
+    def widen_source(self, more: int) -> None:
+        """Makes room for so many more source tokens."""
+        if more:
+            self.source = [F.pad(part, (0, 0, 0, more)) for part in self.source]
+
+    def admit(self, slots: Tensor, memory: Tensor) -> None:
+        """Writes the keys and values of new sentences' memory (N, S, D)."""
         seen = self.cross_attention.keys_values(memory)
-        for number, new in enumerate((seen.keys, seen.values)):
-            self.source[number] = F.pad(self.source[number], (0, 0, 0, more))
-            self.source[number][slots, :, : memory.shape[1]] = new
+        for part, new in zip(self.source, (seen.keys, seen.values), strict=True):
+            part[slots, :, : memory.shape[1]] = new
 
     def move_source(self, index: Tensor) -> None:
         """Makes slot i what slot index[i] was."""
