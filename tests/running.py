@@ -238,3 +238,11 @@ class Trained:
 
     def translate(self, *arguments: str | Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
         return command("translate", "--model", self.model, *arguments, cwd=self.folder, stdin=stdin)
+
+    def lines(self, folder: Path, lines: Sequence[str], *arguments: str | Path) -> tuple[list[str], Result]:
+        """The translations of lines, by files and inside this process; and what else was seen."""
+        (folder / "in").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        done = inside(folder, "translate", "-m", self.model, "-i", "in", "-o", "out", *arguments)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        output = folder / "out"
+        return output.read_text("utf-8").split("\n")[:-1] if output.exists() else [], done

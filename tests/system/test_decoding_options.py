@@ -18,19 +18,27 @@ def task_input(tmp_path: Path) -> Path:
 
 
 def test_sampling_depends_on_seed_and_line_number_alone(trained: Trained, task_input: Path) -> None:
-    def sampled(*options: str, runner=command) -> list[str]:
-        arguments = ["translate", "-m", trained.model, "-i", "in", "--temperature", "6", *options]
-        done = runner(*arguments, cwd=task_input)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split("\n")
+    """And so do alignments, also on two ranks."""
+
+    drawn = ("--temperature", "6")
+
+    def sampled(*options: str) -> list[str]:
+        rows, done = trained.lines(task_input, LINES, *drawn, *options)
+        assert done.exit_code == 0, done.stderr
+        return rows
 
     plain = sampled()
-    assert len(plain) == 6 and plain[2] == ""
-    assert sampled("--batch-size", "1") == plain == sampled(runner=ranks)
+    assert len(plain) == 5 and plain[2] == ""
+    assert sampled("--batch-size", "1", "--alignments", "links") == plain
+    shared = ("translate", "-m", trained.model, "-i", "in", *drawn, "--alignments", "links-of-two")
+    done = ranks(*shared, cwd=task_input)
+    assert done.returncode == 0 and done.stdout.split("\n")[:-1] == plain, done.stderr
+    links = (task_input / "links").read_text()
+    assert links.count("\n") == 5 and (task_input / "links-of-two").read_text() == links
     assert sampled("--seed", "2") != plain
     best = sampled("--top-k", "1")
-    assert best == trained.translate("--beam-size", "1", "-i", task_input / "in").stdout.split("\n")
-    several = [line.split(" ||| ") for line in sampled("--n-best", "6")[:-1]]
+    assert best == trained.lines(task_input, LINES, "--beam-size", "1")[0]
+    several = [line.split(" ||| ") for line in sampled("--n-best", "6")]
     assert [row[0] for row in several] == ["0"] * 6 + ["1"] * 6 + ["2"] + ["3"] * 6 + ["4"] * 6
     scores = [float(row[2]) for row in several[:6]]
     assert scores == sorted(scores, reverse=True)
@@ -40,12 +48,11 @@ def test_options_that_do_not_go_together(trained: Trained, task_input: Path) -> 
     for options, told in (
         (["--sample", "--beam-size", "2"], "--beam-size does not go together with sampling"),
         (["--top-p", "1.5"], "top_p (search options): found '1.5', wanted at most 1"),
-        (["--n-best", "9", "--beam-size", "4"], "wanted at most beam_size (4)"),
         (["--target-prefix", "none"], "prefix file none not found"),
         (["--report", "no/where"], "folder no of --report does not exist"),
     ):
-        done = command("translate", "-m", trained.model, "-i", "in", "-o", "out", *options, cwd=task_input)
-        assert done.returncode == 2 and told in done.stderr, done.stderr
+        rows, done = trained.lines(task_input, LINES, *options)
+        assert done.exit_code == 2 and rows == [] and told in done.stderr, done.stderr
         assert_plain(done.stderr)
     assert not (task_input / "out").exists()
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import time
 from pathlib import Path
@@ -10,61 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.running import (
-    COMMAND,
-    WORDS,
     Trained,
     assert_plain,
     command,
-    environment,
     sentences,
-    write_config,
-    write_task,
 )
 
 LINES = [" ".join(row) for row in sentences(50, 77)]
-
-
-@pytest.mark.parametrize("batch", [1, 7, 64])
-def test_batch_size_changes_nothing(trained: Trained, batch: int) -> None:
-    text = "".join(f"{line}\n" for line in LINES).encode()
-    options = ("--n-best", "2", "--format", "jsonl", "--batch-size")
-    ours, alone = (trained.translate(*options, str(size), stdin=text) for size in (batch, 16))
-    assert ours.stdout.count("\n") == 50
-    for one, other in zip(*(map(json.loads, done.stdout.splitlines()) for done in (ours, alone)), strict=True):
-        assert one["line"] == other["line"]
-        for mine, theirs in zip(one["translations"], other["translations"], strict=True):
-            assert mine["text"] == theirs["text"]
-            assert mine["score"] == pytest.approx(theirs["score"], abs=1e-4)
-
-
-@pytest.mark.parametrize("form", ["text", "moses", "jsonl"])
-def test_blank_lines_stay_blank(trained: Trained, form: str) -> None:
-    done = trained.translate("--format", form, stdin="ba\n\n \ndo\n\u2028\n".encode())
-    assert done.returncode == 0
-    rows = done.stdout.split("\n")[:-1]
-    if form == "jsonl":
-        records = [json.loads(row) for row in rows]
-        assert [record["line"] for record in records] == [1, 2, 3, 4, 5]
-        rows = [record["translations"][0]["text"] for record in records]
-    elif form == "moses":
-        fields = [row.split(" ||| ") for row in rows]
-        assert [field[0] for field in fields] == ["0", "1", "2", "3", "4"]
-        rows = [field[1] for field in fields]
-    assert rows == ["ba", "", "", "do", ""]
-    assert "5 lines, empty 3" in done.stderr
-
-
-def test_nothing_in_nothing_out(trained: Trained, tmp_path: Path) -> None:
-    (tmp_path / "none").write_bytes(b"")
-    done = trained.translate("--input", tmp_path / "none", "--output", tmp_path / "out")
-    assert (done.returncode, done.stdout, (tmp_path / "out").read_bytes()) == (0, "", b"")
-
-
-@pytest.mark.parametrize("count", [1, 8, 17])
-def test_no_line_is_lost(trained: Trained, count: int) -> None:
-    text = "\n".join(LINES[:count])  # the last one without its line feed
-    done = trained.translate("--batch-size", "8", stdin=text.encode())
-    assert done.stdout.count("\n") == count
 
 
 def test_odd_lines(trained: Trained) -> None:
@@ -102,17 +53,9 @@ def test_moses_n_best(trained: Trained) -> None:
         assert found == sorted(found, reverse=True) and len({row[1] for row in block}) == 3
 
 
-def test_printed_score_is_the_formula(trained: Trained) -> None:
-    for form, divisor in (("none", lambda n: 1), ("average", lambda n: n), ("gnmt", lambda n: ((5 + n) / 6) ** 0.5)):
-        done = trained.translate("--format", "jsonl", "--length-penalty", form, "--alpha", "0.5", stdin=b"ba do fi\n")
-        best = json.loads(done.stdout)["translations"][0]
-        assert best["score"] == pytest.approx(best["log_probability"] / divisor(best["length"]), rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--beam-size", "4", "--n-best", "10"), "n_best (search options): found 10, wanted at most beam_size (4)"),
         (("--n-best", "2", "--format", "text"), "--format text has one line a line: n_best 2 needs moses or jsonl"),
         (("--format", "xml"), "--format xml"),
         (("--length-penalty", "odd"), "odd"),
@@ -157,12 +100,6 @@ def test_outputs_that_cannot_be(trained: Trained, tmp_path: Path) -> None:
     assert done.returncode == 2 and "give --model or --config" in done.stderr
 
 
-def test_beam_wider_than_the_vocabulary(trained: Trained) -> None:
-    done = trained.translate("--beam-size", "90", "--n-best", "90", "--format", "jsonl", stdin=b"ba do\n")
-    assert done.returncode == 0
-    assert len({item["text"] for item in json.loads(done.stdout)["translations"]}) > 10
-
-
 def test_bad_bytes_on_standard_input(trained: Trained, tmp_path: Path) -> None:
     done = trained.translate("--output", tmp_path / "out", stdin=b"ba\ncaf\xe9\n")
     assert done.returncode == 2
@@ -183,64 +120,6 @@ def test_output_appears_whole_and_devices_stay(trained: Trained, tmp_path: Path)
     full = trained.translate("--output", "/dev/full", stdin=b"ba do\n")
     assert full.returncode == 1 and "No space left" in full.stderr
     assert not Path("/dev/full").is_file()
-
-
-def test_a_pipe_is_answered_line_by_line(trained: Trained) -> None:
-    line = [*COMMAND, "translate", "--model", str(trained.model)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(line, env=environment(), **pipes) as process:
-        assert process.stdin and process.stdout
-        for text, answer in ((b"ba do\n", b"do ba\n"), (b"\n", b"\n"), (b"fi\n", b"fi\n")):
-            process.stdin.write(text)
-            process.stdin.flush()
-            assert process.stdout.readline() == answer
-        process.stdin.close()
-        assert process.wait(60) == 0
-
-
-def test_a_reader_that_leaves_is_no_error(trained: Trained) -> None:
-    text = "".join(f"{line}\n" for line in LINES * 400)
-    line = " ".join([*COMMAND, "translate", "--model", str(trained.model), "--beam-size", "1"])
-    shell = f"{line} | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", shell], input=text.encode(), capture_output=True, timeout=200, env=environment()
-    )
-    first, code = done.stdout.decode().split("\n")[:2]
-    assert sorted(first.split()) == sorted(LINES[0].split()) and code == "0"
-    assert_plain(done.stderr.decode())
-    assert b"BrokenPipe" not in done.stderr
-
-
-def test_lines_that_are_too_long_are_told_of(tmp_path: Path) -> None:
-    write_task(tmp_path)
-    write_config(
-        tmp_path, model={"positions": "learned", "max_positions": 11}, training={"max_tokens": 11, "max_steps": 1}
-    )
-    assert command("train", "-c", "c.yaml", cwd=tmp_path).returncode == 0
-    long = " ".join(WORDS * 5)
-    cut = ("translate", "-m", "run", "--long-lines", "cut")
-    done = command(*cut, cwd=tmp_path, stdin=f"ba\n{long}\ndo\n".encode())
-    assert done.returncode == 0 and done.stdout.count("\n") == 3
-    assert "warning: line 2: source cut " in done.stderr and "→10 pieces (" in done.stderr
-    assert "source cut 1" in done.stderr
-    quiet = command(*cut, "--quiet", "--strict", cwd=tmp_path, stdin=f"do\n{long}\n".encode())
-    assert "warning: line 2" in quiet.stderr and "pieces/s" not in quiet.stderr
-    assert quiet.returncode == 1 and "--strict: source cut 1 (line 2)" in quiet.stderr
-    whole = command("translate", "-m", "run", "--report", "report", cwd=tmp_path, stdin=f"do\n{long}\n".encode())
-    pieces, parts = re.search(r"line 2: (\d+) pieces, translated in (\d+) parts \(", whole.stderr).groups()
-    assert int(parts) >= int(pieces) / 10 and "source cut" not in whole.stderr
-    assert json.loads((tmp_path / "report").read_text())["line_numbers"]["in_parts"] == [2]
-
-
-def test_length_limit_is_told(tmp_path: Path) -> None:
-    write_task(tmp_path)
-    write_config(
-        tmp_path, training={"max_steps": 1}, decoding={"max_length": {"factor": 0, "extra": 1}, "min_length": 2}
-    )
-    assert command("train", "-c", "c.yaml", cwd=tmp_path).returncode == 0
-    done = command("translate", "-m", "run/model", "--format", "jsonl", cwd=tmp_path, stdin=b"ba do\n")
-    assert done.returncode == 0 and "hit length limit 1" in done.stderr
-    assert json.loads(done.stdout)["translations"][0]["length"] == 2
 
 
 def test_files_are_read_while_they_are_written(trained: Trained, tmp_path: Path) -> None:

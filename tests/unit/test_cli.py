@@ -29,17 +29,20 @@ SURFACE = {
     "train": "--config/-c --debug --device --fresh --help --quiet/-q --reset --set",
     "average": "--best --checkpoint --config/-c --debug --help --last --output/-o --quiet/-q --set",
     "translate": (
-        "--alpha --batch-size --beam-size --config/-c --debug --device --format --help --input/-i --length-penalty "
-        "--min-length --model/-m --n-best --no-repeat-ngram --output/-o --precision --quiet/-q --report --sample "
-        "--seed --set --target-prefix --temperature --top-k --top-p"
+        "--alignment-layer --alignments --alpha --batch-size --beam-size --config/-c --debug --device --engine "
+        "--format --help --input/-i --interactive --keep --keep-pattern --length-penalty --long-lines "
+        "--max-length-extra --max-length-factor --min-length --model/-m --n-best --no-repeat-ngram --output/-o "
+        "--precision --quiet/-q --report --sample --seed --set --split-sentences --strict --target-prefix "
+        "--temperature --terms --top-k --top-p"
     ),
     "score": (
         "--alpha --batch-size --config/-c --debug --device --format --help --input/-i --length-penalty --model/-m "
         "--output/-o --precision --quiet/-q --set --target/-t"
     ),
     "evaluate": (
-        "--alpha --batch-size --beam-size --config/-c --debug --device --help --hypothesis --json --length-penalty "
-        "--model/-m --precision --quiet/-q --reference --samples --set --source-language --target-language"
+        "--alpha --batch-size --beam-size --config/-c --debug --device --engine --help --hypothesis --json "
+        "--length-penalty --model/-m --precision --quiet/-q --reference --samples --set --source-language "
+        "--target-language"
     ),
     "run": "--config/-c --debug --device --fresh --help --json --precision --quiet/-q --reset --samples --set",
     "config": "--help",
@@ -126,6 +129,12 @@ def test_version(command: Command) -> None:
         (["translate", "--config", "demo.yaml", "--n-best", "0"], "--n-best"),
         (["translate", "--config", "demo.yaml", "--batch-size", "0"], "--batch-size"),
         (["translate", "--config", "demo.yaml", "--length-penalty", "wu"], "--length-penalty wu: wanted none, average"),
+        (["translate", "--config", "demo.yaml", "--long-lines", "drop"], "--long-lines drop: wanted split, cut"),
+        (["translate", "--config", "demo.yaml", "--engine", "marian"], "--engine marian: wanted native, ctranslate2"),
+        (["translate", "--config", "demo.yaml", "--min-length", "-1"], "--min-length"),
+        (["translate", "--config", "demo.yaml", "--max-length-factor", "-1"], "--max-length-factor"),
+        (["translate", "--config", "demo.yaml", "--max-length-extra", "-1"], "--max-length-extra"),
+        (["translate", "--config", "demo.yaml", "--alignment-layer", "0"], "--alignment-layer"),
         (["evaluate"], "give --config, or --hypothesis and --reference"),
         (["evaluate", "--hypothesis", "a"], "--hypothesis and --reference go together"),
         (["evaluate", "--reference", "a"], "--hypothesis and --reference go together"),

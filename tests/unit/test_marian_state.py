@@ -69,6 +69,8 @@ def test_what_is_read_back_is_what_was_written(tmp_path: Path) -> None:
     net = uneven(activation="gelu")
     config = transformers.MarianConfig.from_pretrained(saved(net, EOS, tmp_path))
     assert {name: getattr(config, name) for name in marian_config(net, EOS)} == marian_config(net, EOS)
+    assert (config.decoder_start_token_id, config.pad_token_id, config.forced_eos_token_id) == (EOS, PAD, None)
+    assert (config.bos_token_id, config.eos_token_id, config.activation_function) == (BOS, EOS, "gelu")
 
 
 def test_tied_weights_stand_there_once() -> None:
