@@ -16,24 +16,32 @@ BLOCK = 32
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row (M, V), largest first; equal ones by index. Values and indices (M, count).
+    """The `count` largest of each row (M, V), largest first; equal ones by index. Values and indices (M, count)."""
+    rows = torch.arange(len(scores), device=scores.device)[:, None]
+    return _top_of_parts(scores, rows, scores.new_zeros(len(scores), 1), min(count, scores.shape[1]))
 
-    Wide rows are read once, for the largest of each block: the `count` best blocks hold the `count` best scores.
+
+def _top_of_parts(scores: Tensor, rows: Tensor, gains: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` best of each sentence, whose parts are rows (A, W) of scores (R, V), with `gains` (A, W) added.
+
+    An index counts through the parts, one after the other. Scores are read once, for the largest of each block: the
+    `count` best blocks hold the `count` best scores.
     """
-    rows, width = scores.shape
-    blocks = width // BLOCK
-    if blocks <= 2 * count:
-        return _top(scores, count)
-    largest = scores[:, : blocks * BLOCK].view(rows, blocks, BLOCK).amax(2)
-    if blocks * BLOCK < width:
-        largest = torch.cat([largest, scores[:, blocks * BLOCK :].amax(1, keepdim=True)], 1)
-    best = _top(largest, count)[1].sort(dim=1).values
-    within = torch.arange(BLOCK, device=scores.device)
-    indices = (best[:, :, None] * BLOCK + within).view(rows, -1)
-    beyond = indices >= width
-    values = scores.gather(1, indices.clamp(max=width - 1)).masked_fill_(beyond, -torch.inf)
-    values, order = _top(values, count)
-    return values, indices.gather(1, order).clamp_(max=width - 1)
+    sentences, parts = rows.shape
+    width = scores.shape[1]
+    blocks = -(-width // BLOCK)
+    whole = width // BLOCK
+    largest = scores[:, : whole * BLOCK].view(len(scores), whole, BLOCK).amax(2)
+    if whole < blocks:
+        largest = torch.cat([largest, scores[:, whole * BLOCK :].amax(1, keepdim=True)], 1)
+    best = _top((largest[rows] + gains[:, :, None]).view(sentences, -1), count)[1].sort(dim=1).values
+    part, within = best // blocks, torch.arange(BLOCK, device=scores.device)
+    places = ((best % blocks)[:, :, None] * BLOCK + within).view(sentences, -1)
+    part = part.repeat_interleave(BLOCK, 1)
+    beyond, places = places >= width, places.clamp(max=width - 1)
+    values = scores.flatten()[rows.gather(1, part) * width + places] + gains.gather(1, part)
+    values, order = _top(values.masked_fill_(beyond, -torch.inf), count)
+    return values, (part * width + places).gather(1, order)
 
 
 def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -129,11 +137,9 @@ class BeamSearch:
     def advance(self, live: Live, scores: Tensor, eos: int) -> Tensor | None:
         """The best candidates that do not end become the new live hypotheses; those that end are kept."""
         candidates = 1 if self.width == 1 else 2 * self.width
-        values, tokens = top(scores, candidates)  # (R, C): a row cannot have more of the best
-        totals = live.of_rows(live.sums)[:, None] + values
-        each = totals.shape[1]
-        totals, order = _top(live.grid(totals, -torch.inf).flatten(1), candidates)
-        parents, tokens = order // each, live.grid(tokens, 0).flatten(1).gather(1, order)
+        sums = live.sums.masked_fill(~live.alive, -torch.inf)
+        totals, indices = _top_of_parts(scores, live.row_of_beam, sums, candidates)
+        parents, tokens = indices // scores.shape[1], indices % scores.shape[1]
         ends = (tokens == eos) & (totals > -torch.inf)
         lengths = live.sums.new_tensor(live.lengths)
         if bool(ends.any()):

@@ -27,6 +27,8 @@ ALMOST_ZERO = 1e-9
 """For a length penalty of 0, with which CTranslate2 stops by another rule: n to this power is 1 in float32."""
 LOWEST = -6e4
 """No output has so low a log-probability, in any precision, unless it holds a piece that is ruled out."""
+SENTENCES_ON_CPU = 64
+"""Most sentences of a batch there."""
 BATCHES_AHEAD = 4
 """Batches that wait or run for each worker: with so many, none is idle while results are read."""
 
@@ -54,6 +56,7 @@ class CTranslate2Engine:
         if settings.sampling is not None:
             raise UserError("decoding.sampling: CTranslate2 cannot draw by seed and line number; our own engine can")
         self.settings, self._workers = settings, workers
+        self._on_cpu = torch.device(device).type == "cpu"
         self.positions: int = (read_json(folder / RECORD) or {}).get("positions") or sys.maxsize
         self._penalty = LengthPenalty(settings.length_penalty.form, settings.length_penalty.alpha)
         self._translator = _opened(folder, precision, workers, threads, torch.device(device))
@@ -92,8 +95,13 @@ class CTranslate2Engine:
             yield from self._ranked(done)
 
     def _batches(self, sources: Sequence[Source]) -> list["_Batch"]:
-        """Those of similar length together, longest first, within batch_size and batch_tokens; one for each worker."""
-        share = -(-len(sources) // self._workers)
+        """Those of similar length together, longest first, within batch_size and batch_tokens.
+
+        On a CPU no more than keep its caches warm, and so many batches that the workers end at about the same time.
+        """
+        share = self.settings.batch_size
+        if self._on_cpu:
+            share = min(SENTENCES_ON_CPU, max(8, -(-len(sources) // (BATCHES_AHEAD * self._workers))))
         batches: list[_Batch] = []
         room = 0
         for place in sorted(range(len(sources)), key=lambda place: (-len(sources[place].ids), place)):

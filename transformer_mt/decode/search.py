@@ -91,6 +91,8 @@ class Live:
         self.rows: Tensor | None = None
         """(R,): the living beams, None if all live."""
         self.slot_of_row: list[int] = []
+        self.row_of_beam = self.tokens
+        """(A, W): its row; of a beam that does not live any."""
 
     def resize(self, kept: Sequence[int], slots: int) -> None:
         """Keeps the sentences of some slots, in that order, and makes room for others behind them."""
@@ -117,6 +119,7 @@ class Live:
         flat = self.alive.flatten().nonzero()[:, 0]
         self.rows = None if len(flat) == self.alive.numel() else flat
         self.slot_of_row = (flat // self.width).tolist()
+        self.row_of_beam = (self.alive.flatten().cumsum(0) - 1).clamp(min=0).view(self.alive.shape)
 
     def of_rows(self, grid: Tensor) -> Tensor:
         """(A, W, ...) -> (R, ...)."""
