@@ -16,7 +16,10 @@ BLOCK = 32
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row (M, V), largest first; equal ones by index. Values and indices (M, count)."""
+    """The `count` largest of each row (M, V), largest first; equal ones by index. Values and indices (M, count).
+
+    Which indices stand for scores of minus infinity does not matter, and one may do so twice.
+    """
     rows = torch.arange(len(scores), device=scores.device)[:, None]
     return _top_of_parts(scores, rows, scores.new_zeros(len(scores), 1), min(count, scores.shape[1]))
 

@@ -164,7 +164,7 @@ class ConstrainedBeamSearch(BeamSearch):
             before = self.progress[slot][beam]
             further = {token: before.after(token) for token in sorted(before.next_tokens())}
             elsewhere = before.after(None)
-            options = dict(zip(tokens[row], values[row], strict=True))
+            options = {token: value for token, value in zip(tokens[row], values[row], strict=True) if value > -torch.inf}
             if further:
                 options |= zip(further, scores[row, list(further)].tolist(), strict=True)
             found[slot] += (
