@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/installed
 	$(BIN)/transformer-mt run --config demo.yaml
 
+# Each test keeps to one thread, so two of them run side by side; the tests of one file share what they train.
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

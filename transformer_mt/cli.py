@@ -232,9 +232,7 @@ def _translator(
 
     with process_group(device) as process:
         yield (
-            load_translator(
-                models or [], loaded, process, changes, _say(quiet), precision=precision, engine=engine
-            )[0],
+            load_translator(models or [], loaded, process, changes, _say(quiet), precision=precision, engine=engine)[0],
             process,
         )
 

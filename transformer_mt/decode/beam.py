@@ -30,8 +30,7 @@ def _top_of_parts(scores: Tensor, rows: Tensor, gains: Tensor, count: int) -> tu
     An index counts through the parts, one after the other. Scores are read once, for the largest of each block: the
     `count` best blocks hold the `count` best scores.
     """
-    sentences, parts = rows.shape
-    width = scores.shape[1]
+    sentences, width = len(rows), scores.shape[1]
     blocks = -(-width // BLOCK)
     whole = width // BLOCK
     largest = scores[:, : whole * BLOCK].view(len(scores), whole, BLOCK).amax(2)

@@ -31,6 +31,8 @@ class Progress:
     """
 
     readings: frozenset[Reading]
+    completes: bool = False
+    """Whether its last token was the last one of a phrase."""
 
     @classmethod
     def start(cls, phrases: Sequence[Phrase]) -> "Progress":
@@ -54,15 +56,17 @@ class Progress:
     def after(self, token: int | None) -> "Progress":
         """The same with a token more, or with one of no phrase (None)."""
         readings: set[Reading] = {(unmet, begun) for unmet, begun in self.readings if not begun}
+        completes = False
         for unmet, begun in self.readings:
             recent = (*begun, token)
             for phrase, way in _going_on(unmet, begun):
                 if way == recent:
+                    completes = True
                     place = unmet.index(phrase)
                     readings.add(((*unmet[:place], *unmet[place + 1 :]), ()))
                 elif way[: len(recent)] == recent:
                     readings.add((unmet, way[: len(recent)]))
-        return Progress(frozenset(each for each in readings if not _is_surpassed(each, readings)))
+        return Progress(frozenset(each for each in readings if not _is_surpassed(each, readings)), completes)
 
 
 def _shortest(phrase: Phrase) -> int:
@@ -83,6 +87,19 @@ def _is_surpassed(reading: Reading, readings: Iterable[Reading]) -> bool:
 
 
 @dataclass(frozen=True)
+class Words:
+    """What tokens mean for words, so that no phrase is a part of a longer one."""
+
+    going_on: Sequence[int] = ()
+    """Tokens that go on with a word."""
+    ending: frozenset[int] = frozenset()
+    """Tokens whose last character is of a word."""
+
+
+NO_WORDS = Words()
+
+
+@dataclass(frozen=True)
 class _Candidate:
     total: float
     parent: int
@@ -95,10 +112,11 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def __init__(
         self, live: Live, phrases: Sequence[Sequence[Phrase]], n_best: int = 1,
-        penalty: LengthPenalty = PAPERS_PENALTY,
+        penalty: LengthPenalty = PAPERS_PENALTY, *, widths: Sequence[int] | None = None, words: Words = NO_WORDS,
     ) -> None:  # fmt: skip
+        """`widths`: how many of the beams each sentence has, where it is not all of them."""
         super().__init__(live, n_best, penalty)
-        self.phrases = phrases
+        self.phrases, self.widths, self.words = phrases, widths, words
         self.progress: list[list[Progress]] = []
 
     def resize(self, kept: Sequence[int], slots: int) -> None:
@@ -118,7 +136,9 @@ class ConstrainedBeamSearch(BeamSearch):
         if ending:
             self._keep(live, scores[:, eos], ending)
             scores[:, eos] = -torch.inf
-        chosen = [self._shared_out(found) for found in self._candidates(live, scores, beams)]
+        self._end_words(live, scores, beams)
+        found = self._candidates(live, scores, beams)
+        chosen = [self._shared_out(items, self._width(live, slot)) for slot, items in enumerate(found)]
         self.progress = [[item.progress for item in items] for items in chosen]
         parents = torch.zeros_like(live.tokens)
         tokens, sums = torch.zeros_like(live.tokens), torch.full_like(live.sums, -torch.inf)
@@ -130,6 +150,20 @@ class ConstrainedBeamSearch(BeamSearch):
         live.go_on(tokens, parents)
         live.alive = self._hopeful(live, lengths)
         return parents
+
+    def _width(self, live: Live, slot: int) -> int:
+        return self.widths[live.numbers[slot]] if self.widths and live.numbers[slot] >= 0 else self.width
+
+    def _end_words(self, live: Live, scores: Tensor, beams: Sequence[tuple[int, int]]) -> None:
+        """Rules out what would go on with the word that a phrase has just ended in."""
+        newest = live.of_rows(live.tokens).tolist()
+        rows = [
+            row
+            for row, (slot, beam) in enumerate(beams)
+            if self.progress[slot][beam].completes and newest[row] in self.words.ending
+        ]
+        if rows and self.words.going_on:
+            scores[torch.tensor(rows)[:, None], torch.tensor(self.words.going_on)] = -torch.inf
 
     def _beams_of_rows(self, live: Live) -> list[tuple[int, int]]:
         """(slot, beam) of each row."""
@@ -164,7 +198,8 @@ class ConstrainedBeamSearch(BeamSearch):
             before = self.progress[slot][beam]
             further = {token: before.after(token) for token in sorted(before.next_tokens())}
             elsewhere = before.after(None)
-            options = {token: value for token, value in zip(tokens[row], values[row], strict=True) if value > -torch.inf}
+            best = list(zip(tokens[row], values[row], strict=True))[: 2 * self._width(live, slot)]
+            options = {token: value for token, value in best if value > -torch.inf}
             if further:
                 options |= zip(further, scores[row, list(further)].tolist(), strict=True)
             found[slot] += (
@@ -180,7 +215,7 @@ class ConstrainedBeamSearch(BeamSearch):
         fitting = [item for item in candidates if item.progress.needed <= left]
         return fitting if fitting or self.finished.hypotheses(slot) else candidates
 
-    def _shared_out(self, candidates: list[_Candidate]) -> list[_Candidate]:
+    def _shared_out(self, candidates: list[_Candidate], width: int) -> list[_Candidate]:
         """The best of each number of tokens lacking, then the second best of each, and so on; fewest lacking first."""
         banks: dict[int, list[_Candidate]] = {}
         for item in sorted(candidates, key=lambda item: (-item.total, item.parent, item.token)):
@@ -188,4 +223,4 @@ class ConstrainedBeamSearch(BeamSearch):
         order = sorted(banks)
         longest = max(map(len, banks.values()), default=0)
         turns = [banks[bank][place] for place in range(longest) for bank in order if place < len(banks[bank])]
-        return turns[: self.width]
+        return turns[:width]

@@ -14,7 +14,7 @@ from transformer_mt.config import Decoding
 from transformer_mt.data.batching import mix
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK
 from transformer_mt.decode.beam import BeamSearch
-from transformer_mt.decode.constrained import ConstrainedBeamSearch, Phrase
+from transformer_mt.decode.constrained import NO_WORDS, ConstrainedBeamSearch, Phrase, Words
 from transformer_mt.decode.models import ModelSteps
 from transformer_mt.decode.sample import Sampling
 from transformer_mt.decode.search import Hypothesis, LengthPenalty, Live, Rules, Strategy, search
@@ -24,6 +24,8 @@ from transformer_mt.model.transformer import Transformer
 UNLIMITED = 1 << 30
 SENTENCES_FOR_A_WORKER = 16
 """Fewer are not worth a worker of their own."""
+MOST_WORKERS = 4
+"""More would wait for the interpreter; beyond that each has several threads. torchrun takes as many as one likes."""
 MOST_EXTRA_BEAMS = 12
 """Beams that required phrases add to decoding.beam_size: one for each of their tokens, at most so many."""
 
@@ -58,8 +60,8 @@ class Engine(Protocol):
 class NativeEngine:
     """Our own search: exact scores, stops only when nothing better can come, the same in whatever company."""
 
-    def __init__(self, models: Sequence[Transformer], settings: Decoding, start: int) -> None:
-        self.models, self.settings, self.start = models, settings, start
+    def __init__(self, models: Sequence[Transformer], settings: Decoding, start: int, words: Words = NO_WORDS) -> None:
+        self.models, self.settings, self.start, self.words = models, settings, start, words
         self._device = next(models[0].parameters()).device
         learned = [model.max_positions for model in models if model.positions == "learned"]
         self.positions = min(learned, default=UNLIMITED)
@@ -71,7 +73,9 @@ class NativeEngine:
         Two searches of one thread are faster than one of two: they wait for each other at no matrix product.
         """
         threads = torch.get_num_threads()
-        workers = min(threads, len(sources) // SENTENCES_FOR_A_WORKER) if self._device.type == "cpu" else 1
+        workers = (
+            min(threads, MOST_WORKERS, len(sources) // SENTENCES_FOR_A_WORKER) if self._device.type == "cpu" else 1
+        )
         if workers < 2:
             yield from self._search(sources)
         else:
@@ -106,7 +110,7 @@ class NativeEngine:
 
     def _searched(self, sources: Sequence[Source], most: int) -> Iterator[tuple[int, list[Hypothesis]]]:
         """One search; all sources have phrases, or none has."""
-        width = self._rows_each() + min(MOST_EXTRA_BEAMS, max(_tokens_of_phrases(source) for source in sources))
+        width = max(map(self._width, sources))
         live = Live(width, self._device)
         rules = Rules(
             eos=EOS,
@@ -125,11 +129,17 @@ class NativeEngine:
             room=lambda number: self._room(len(sources[number].ids), width, most),
         )
 
+    def _width(self, source: Source) -> int:
+        """Beams of a sentence: more of them where it has phrases."""
+        extra = sum(min(map(len, phrase)) for phrase in source.phrases)
+        return self._rows_each() + min(MOST_EXTRA_BEAMS, extra)
+
     def _strategy(self, sources: Sequence[Source], live: Live) -> Strategy:
         settings, n_best = self.settings, self.settings.n_best
         if settings.sampling is None:
             if any(source.phrases for source in sources):
-                return ConstrainedBeamSearch(live, [source.phrases for source in sources], n_best, self._penalty)
+                phrases, widths = [source.phrases for source in sources], list(map(self._width, sources))
+                return ConstrainedBeamSearch(live, phrases, n_best, self._penalty, widths=widths, words=self.words)
             return BeamSearch(live, n_best, self._penalty)
         sampling = settings.sampling
         lines = np.asarray([source.line for source in sources], np.uint64)
@@ -183,7 +193,3 @@ def _side_by_side(
         for worker in team:
             worker.join()
         torch.set_num_threads(before)
-
-
-def _tokens_of_phrases(source: Source) -> int:
-    return sum(min(map(len, phrase)) for phrase in source.phrases)

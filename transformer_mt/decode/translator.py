@@ -12,10 +12,11 @@ from transformer_mt.config import Decoding
 from transformer_mt.data.clean import normalize
 from transformer_mt.data.tokenizer import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer
 from transformer_mt.decode import alignment
+from transformer_mt.decode.constrained import Words
 from transformer_mt.decode.engine import Engine, NativeEngine, Source
 from transformer_mt.decode.models import mean_of, padded
 from transformer_mt.decode.search import Hypothesis, LengthPenalty
-from transformer_mt.decode.sentences import Paragraph, split
+from transformer_mt.decode.sentences import Paragraph, split, without_blanks
 from transformer_mt.decode.terms import Finder, Required, missing
 from transformer_mt.distributed import Process, gather
 from transformer_mt.errors import RunError
@@ -84,7 +85,7 @@ class Translator:
         """Several models of one vocabulary give the mean of their probabilities. `engine`: another one than our own."""
         self.models = [model] if isinstance(model, Transformer) else list(model)
         self.tokenizer, self.settings, self.start = tokenizer, settings, start
-        self.engine = engine or NativeEngine(self.models, settings, start)
+        self.engine = engine or NativeEngine(self.models, settings, start, _words(tokenizer))
         self._penalty = LengthPenalty(settings.length_penalty.form, settings.length_penalty.alpha)
 
     @classmethod
@@ -176,16 +177,22 @@ class Translator:
         paragraph = split(line)
         if cut:
             paragraph = paragraph.within(most, lambda text: len(self.tokenizer.encode_source([text])[0]))
-        return paragraph if len(paragraph.sentences) > 1 else None
+        least = 1 if self.settings.split_sentences else 2
+        return paragraph if len(paragraph.sentences) >= least else None
 
     def _source(self, ids: list[int], prefix: list[int], needs: Sequence[Required], line: int) -> Source:
         room = self.engine.positions - 1
-        ways = [[way for form in need.forms for way in self.tokenizer.ways_to_write(form)] for need in needs]
+        ways = [[way for form in need.forms for way in self._ways(form, need)] for need in needs]
         phrases = tuple(tuple(dict.fromkeys(each)) for each in ways if each)
         prefix = prefix[:room]
         least = len(prefix) + sum(min(map(len, phrase)) for phrase in phrases)
         limit = int(self.settings.max_length.factor * len(ids)) + self.settings.max_length.extra
         return Source(ids, max(1, min(max(limit, least), room)), prefix, phrases, line)
+
+    def _ways(self, text: str, need: Required) -> list[tuple[int, ...]]:
+        """How it may be written: a word that stands alone in the source goes on with no other in the translation."""
+        ways = self.tokenizer.ways_to_write(text)
+        return ways if not text[:1].isalnum() or need.touches_left or without_blanks(text[0]) else ways[:1]
 
     def _translation(self, part: "_Part", hypotheses: list[Hypothesis]) -> Translation:
         if not hypotheses:
@@ -290,6 +297,19 @@ class Translator:
             return Candidate(text, 0.0, 0, 0.0)
         divisor = float(self._penalty(torch.tensor(pieces + 1.0, dtype=torch.float64)))
         return Candidate(text, total, pieces + 1, total / divisor)
+
+
+def _words(tokenizer: Tokenizer) -> Words:
+    """Which pieces of the target language go on with a word, and which end in one."""
+    pieces = list(enumerate(tokenizer.target_pieces()))
+    return Words(
+        [number for number, piece in pieces if number > EOS and _is_of_a_word(piece[:1])],
+        frozenset(number for number, piece in pieces if number > EOS and _is_of_a_word(piece[-1:])),
+    )
+
+
+def _is_of_a_word(character: str) -> bool:
+    return character.isalnum() and not without_blanks(character)
 
 
 @contextmanager
