@@ -32,6 +32,7 @@ class StepDecoder:
         self.model, self.width = model, width
         weight = model.target_embedding.tokens.weight
         self.device, self.dtype = weight.device, weight.dtype
+        self.output_blocks = [part.t() for part in torch.split(model.output.weight.detach(), COLUMNS)]
         self.layers = [_Layer(cast(DecoderLayer, layer), weight) for layer in model.decoder]
         self.lengths = torch.zeros(0, dtype=torch.long, device=self.device)
         self.longest = 0
@@ -129,9 +130,8 @@ class StepDecoder:
         if x.device.type != "cpu" or len(weight) <= COLUMNS:
             return F.linear(x, weight, bias)
         logits = x.new_empty(len(x), len(weight))
-        for first in range(0, len(weight), COLUMNS):
-            part = slice(first, first + COLUMNS)
-            torch.mm(x, weight[part].t(), out=logits[:, part])
+        for part, columns in zip(self.output_blocks, torch.split(logits, COLUMNS, 1), strict=True):
+            torch.mm(x, part, out=columns)
         return logits if bias is None else logits.add_(bias)
 
     def _collect(self, kept: Sequence[int], slots: int) -> None:
@@ -175,13 +175,17 @@ class _Grid:
 
 
 class _Layer:
-    """One decoder layer, and keys and values of the source (A, H, S, K) and of the cells (A, H, C, K)."""
+    """One decoder layer; keys and values of the cells (A, H, C, K), and of the source (A, H, K, S) and (A, H, S, K).
+
+    Keys are used transposed; those of the source, which stay as they are, are kept so.
+    """
 
     def __init__(self, layer: DecoderLayer, like: Tensor) -> None:
         self.layer, self.self_attention, self.cross_attention = layer, layer.self_attention, layer.cross_attention
         self.heads = layer.self_attention.heads
         sizes = (layer.self_attention.key_size, layer.self_attention.value_size)
-        self.cells, self.source = ([like.new_zeros(0, self.heads, 0, size) for size in sizes] for _ in range(2))
+        self.cells = [like.new_zeros(0, self.heads, 0, size) for size in sizes]
+        self.source = [like.new_zeros(0, self.heads, sizes[0], 0), like.new_zeros(0, self.heads, 0, sizes[1])]
 
     def step(
         self, x: Tensor, grid: _Grid, here: slice, bias: Tensor, source_bias: Tensor, turns: Tensor | None
@@ -194,12 +198,12 @@ class _Layer:
                 queries, new[0] = (self._rotated(part, turns) for part in (queries, new[0]))
             for cells, part in zip(self.cells, new, strict=True):
                 cells[:, :, here] = grid.heads(part, self.heads)
-            past = [cells[:, :, : here.stop] for cells in self.cells]
-            return self._attended(self.self_attention, queries, grid, past, bias)
+            keys, values = (cells[:, :, : here.stop] for cells in self.cells)
+            return self._attended(self.self_attention, queries, grid, (keys.transpose(2, 3), values), bias)
 
         def cross_attention(y: Tensor) -> Tensor:
-            source = [part[:, :, : source_bias.shape[3]] for part in self.source]
-            queries = self.cross_attention.project_queries(y)
+            length, queries = source_bias.shape[3], self.cross_attention.project_queries(y)
+            source = (self.source[0][..., :length], self.source[1][:, :, :length])
             return self._attended(self.cross_attention, queries, grid, source, source_bias)
 
         x = self.layer.self_residual(x, self_attention)
@@ -213,22 +217,23 @@ class _Layer:
         self, attention: Attention, queries: Tensor, grid: _Grid, past: Sequence[Tensor], bias: Tensor
     ) -> Tensor:
         """Section 3.2.1 written out, which for so few queries is faster than the fused kernel: (R, H x K) -> (R, D)."""
-        keys, values = (part.flatten(0, 1) for part in past)
+        transposed_keys, values = (part.flatten(0, 1) for part in past)
         scaled = (grid.heads(queries, self.heads) * (1 / math.sqrt(attention.key_size))).flatten(0, 1)
-        scores = torch.bmm(scaled, keys.transpose(1, 2)).view(grid.slots, self.heads, grid.width, -1).add_(bias)
+        scores = torch.bmm(scaled, transposed_keys).view(grid.slots, self.heads, grid.width, -1).add_(bias)
         heads = torch.bmm(scores.softmax(-1).flatten(0, 1), values)
         return attention.output(grid.joined(heads.view(grid.slots, self.heads, grid.width, -1)))  # type: ignore[no-any-return]
 
     def widen_source(self, more: int) -> None:
         """Makes room for so many more source tokens."""
         if more:
-            self.source = [F.pad(part, (0, 0, 0, more)) for part in self.source]
+            self.source = [F.pad(self.source[0], (0, more)), F.pad(self.source[1], (0, 0, 0, more))]
 
     def admit(self, slots: Tensor, memory: Tensor) -> None:
         """Writes the keys and values of new sentences' memory (N, S, D)."""
         seen = self.cross_attention.keys_values(memory)
-        for part, new in zip(self.source, (seen.keys, seen.values), strict=True):
-            part[slots, :, : memory.shape[1]] = new
+        keys, values = self.source
+        keys[slots, :, :, : memory.shape[1]] = seen.keys.transpose(2, 3)
+        values[slots, :, : memory.shape[1]] = seen.values
 
     def move_source(self, index: Tensor) -> None:
         """Makes slot i what slot index[i] was."""

@@ -1,0 +1,85 @@
+"""Our engine where there are several processors: each searches by itself, and nothing else changes."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from tests import tiny
+from transformer_mt.config import Decoding
+from transformer_mt.data.tokenizer import BOS
+from transformer_mt.decode.engine import NativeEngine, Source
+from transformer_mt.decode.search import Hypothesis
+from transformer_mt.model.stepwise import StepDecoder
+
+Found = dict[int, list[Hypothesis]]
+
+
+def sources(count: int) -> list[Source]:
+    generator = np.random.default_rng(5)
+    rows = [tiny.ids(generator, int(length)) for length in generator.integers(1, 12, count)]
+    return [Source(row, len(row) + 5, line=number) for number, row in enumerate(rows)]
+
+
+def engine(**keys: object) -> NativeEngine:
+    return NativeEngine([tiny.model()], Decoding.model_validate({"batch_size": 8, **keys}), BOS)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("keys", [{"n_best": 2}, {"sampling": {"seed": 3}, "n_best": 2}], ids=["beams", "samples"])
+def test_two_searches_find_what_one_finds(keys: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    some, names = sources(40), set()
+    original = StepDecoder.step
+
+    def step(self: StepDecoder, *arguments: torch.Tensor) -> torch.Tensor:
+        names.add(threading.current_thread().name)
+        assert torch.get_num_threads() == 1 and not torch.is_grad_enabled()
+        return original(self, *arguments)
+
+    with torch.no_grad():
+        alone = dict(engine(**keys)._search(some))
+        monkeypatch.setattr(StepDecoder, "step", step)
+        together = dict(engine(**keys).search(some))
+    assert len(names) == 2 and torch.get_num_threads() == 2
+    assert together.keys() == alone.keys() == set(range(40))
+    for number, hypotheses in alone.items():
+        assert [item.tokens for item in together[number]] == [item.tokens for item in hypotheses]
+        assert [item.score for item in together[number]] == pytest.approx([item.score for item in hypotheses], abs=1e-9)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_goes_wrong_in_one_search_is_told_and_ends_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(self: StepDecoder, *arguments: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError("told")
+
+    monkeypatch.setattr(StepDecoder, "step", step)
+    with torch.no_grad(), pytest.raises(ArithmeticError, match="told"):
+        dict(engine().search(sources(40)))
+    assert threading.active_count() == 1 or not any("work" in thread.name for thread in threading.enumerate())
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_search_may_be_left_early() -> None:
+    with torch.no_grad():
+        found = engine().search(sources(40))
+        next(found)
+        found.close()
+    assert not any("work" in thread.name for thread in threading.enumerate())
+    assert torch.get_num_threads() == 2
+
+
+def test_few_sentences_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.decode.engine._side_by_side", None)
+    with torch.no_grad():
+        assert len(dict(engine().search(sources(20)))) == 20
