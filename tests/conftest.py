@@ -2,11 +2,19 @@
 
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.running import Trained, command, end, start, wait_for, write_config, write_task
+from tests.running import Trained, command, end, kill_what_is_left, start, wait_for, write_config, write_task
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Whatever a test started ends with it."""
+    yield
+    kill_what_is_left()
 
 
 @pytest.fixture

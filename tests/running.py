@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -74,9 +75,22 @@ def train(folder: Path, *arguments: str | Path) -> str:
     return done.stderr
 
 
+STARTED: list[subprocess.Popen[str]] = []
+"""What tests have started; what a failed one leaves behind would take the processors from all others."""
+
+
+def kill_what_is_left() -> None:
+    """Ends all processes that tests have started, with the groups that they lead."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
 def start(*arguments: str | Path, cwd: Path, prefix: Sequence[str] = COMMAND, **more: str) -> subprocess.Popen[str]:
     """Starts the command in a group of its own, its stderr to be read from."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*prefix, *map(str, arguments)],
         cwd=cwd,
         env=environment(**more),
@@ -86,6 +100,8 @@ def start(*arguments: str | Path, cwd: Path, prefix: Sequence[str] = COMMAND, **
         text=True,
         start_new_session=True,
     )
+    STARTED.append(process)
+    return process
 
 
 def start_ranks(*arguments: str | Path, cwd: Path, count: int = 2, **more: str) -> list[subprocess.Popen[str]]:

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 TINY = ["--vocabulary", "400", "--batch-tokens", "300", "--repeat", "1"]
 
@@ -22,13 +20,20 @@ def measured(*arguments: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("what", ["train", "translate"])
-def test_a_ratio_and_both_sides_are_reported(what: str) -> None:
-    result = measured(what)
-    sides = next(value for key, value in result.items() if key.endswith("per_second"))
-    assert len(sides) >= 2
-    assert result["ratio"] > 0
-    assert result["torch"]
+def test_updates_are_measured_beside_a_plain_loop() -> None:
+    result = measured("train")
+    assert len(result["tokens_per_second"]) == 2
+    assert result["ratio"] > 0 and result["torch"]
+
+
+def test_translating_is_measured_beside_others_and_bare_products() -> None:
+    """On random weights, and on a model's folder with its own lengths."""
+    result = measured("translate", "--sentences", "6", "--length", "3")
+    names = set(result["sentences_per_second"])
+    assert {"native float32", "our engine ctranslate2 int8", "transformers float32", "matrix products float32"} <= names
+    assert any(name.startswith("ctranslate2 float32") for name in names)
+    assert set(result["share_of_matrix_products"]) == names and result["sentences"] == 6
+    assert result["pieces"]["native float32"] == 6 * 4  # with the end
 
 
 def test_start_up_is_measured_beside_an_empty_process() -> None:

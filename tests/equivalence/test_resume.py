@@ -40,15 +40,15 @@ DECODING = {"beam_size": 2, "batch_size": 8, "max_length": {"extra": 5}}
 EPOCH = 5
 """Updates of the first epoch: 5 is at a border, 7 inside the second one."""
 
-# Every translated batch takes its time, so that a signal falls into a validation.
+# Letting sentences into the search takes its time, so that a signal falls into a validation.
 SLOW_TRANSLATING = """
 import sys, time
-from transformer_mt.decode.translator import Translator
-def slow(self, batch, translate=Translator._translate):
+from transformer_mt.decode.models import ModelSteps
+def slow(self, slots, numbers, admit=ModelSteps.admit):
     print("TRANSLATING", file=sys.stderr, flush=True)
     time.sleep(0.3)
-    return translate(self, batch)
-Translator._translate = slow
+    return admit(self, slots, numbers)
+ModelSteps.admit = slow
 """
 
 # Between the two files of a checkpoint's tensors there is time to be killed.

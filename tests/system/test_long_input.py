@@ -15,7 +15,7 @@ from tests.running import Trained, assert_plain
         ("  Ba do.\u3000\tFi gu! ", ["Ba do.", "Fi gu!"], ["  ", "\u3000\t", " "]),
         ("Ba  do. Fi\u00a0gu!\u2028Ka\r", ["Ba do.", "Fi gu!", "Ka"], ["", " ", " ", ""]),
         ("\u2029Ba.\x85\u2028 Fi \u2029gu! Ka\v", ["Ba.", "Fi gu!", "Ka"], ["", "  ", " ", ""]),
-        (" Ba do ", ["Ba do"], ["", ""]),
+        (" Ba do ", ["Ba do"], [" ", " "]),
         ("Ba.Fi gu", ["Ba.Fi gu"], ["", ""]),
     ],
 )

@@ -62,6 +62,6 @@ def test_closed_streams_and_other_kinds_of_files(task: Path) -> None:
 def test_endless_lines_are_cut_and_told(task: Path) -> None:
     assert command("train", "-c", "c.yaml", "--quiet", cwd=task).returncode == 0
     lines = b"ba\n" + b"ba do " * 30_000 + b"\ndo\n"
-    done = command("translate", "--model", "run", cwd=task, stdin=lines)
+    done = command("translate", "--model", "run", "--long-lines", "cut", cwd=task, stdin=lines)
     assert done.returncode == 0 and done.stdout.count("\n") == 3, done.stderr
     assert "line 2: source cut 60000→1024 pieces" in done.stderr

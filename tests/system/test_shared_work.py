@@ -29,18 +29,18 @@ SLOW_SECONDS = 8
 LATE = """
 import time
 import torch.distributed as dist
-from transformer_mt.decode.translator import Translator
+from transformer_mt.decode.models import ModelSteps
 begun = []
-def late(self, batch, translate=Translator._translate):
-    print("TRANSLATED", rank, len(batch), file=sys.stderr, flush=True)
+def late(self, slots, numbers, admit=ModelSteps.admit):
+    print("TRANSLATED", rank, len(numbers), file=sys.stderr, flush=True)
     if rank == "1" and not begun:
         begun.append(True)
         time.sleep({seconds})
-    return translate(self, batch)
+    return admit(self, slots, numbers)
 def joined(*arguments, join=dist.init_process_group, **options):
     print("WAITS", options["timeout"].total_seconds(), file=sys.stderr, flush=True)
     join(*arguments, **options)
-Translator._translate, dist.init_process_group = late, joined
+ModelSteps.admit, dist.init_process_group = late, joined
 """
 
 
@@ -129,9 +129,9 @@ def test_a_rank_that_is_late_in_a_validation_is_waited_for(late: Started) -> Non
 
 
 def test_translating_a_validation_is_shared(late: Started) -> None:
-    """Forty lines, in batches of eight."""
+    """Forty lines, twice, at most eight of them at once."""
     shares = [list(map(int, re.findall(rf"^TRANSLATED {rank} (\d+)$", late.said, re.M))) for rank in (0, 1)]
-    assert shares == [[8, 8, 8] * 2, [8, 8] * 2]
+    assert [sum(share) for share in shares] == [40, 40] and all(max(share) == 8 for share in shares)
 
 
 def test_batches_that_ranks_cannot_share_evenly(few: Started) -> None:

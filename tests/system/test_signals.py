@@ -60,8 +60,8 @@ Trainer._pass = _pass
 SLOW_TRANSLATING = (
     SLOW
     + """
-from transformer_mt.decode.translator import Translator
-slow(Translator, "_translate", 0.3)
+from transformer_mt.decode.models import ModelSteps
+slow(ModelSteps, "admit", 0.3)
 """
 )
 SLOW_VALIDATING = (
