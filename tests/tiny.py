@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from transformer_mt.config import Model, Training
 from transformer_mt.data.batching import Batch
 from transformer_mt.data.store import Store, StoreWriter
 from transformer_mt.data.tokenizer import BOS
-from transformer_mt.decode.search import LengthPenalty
+from transformer_mt.decode.beam import BeamSearch
+from transformer_mt.decode.search import PAPERS_PENALTY, Hypothesis, LengthPenalty, Live, Rules, Steps, search
 from transformer_mt.distributed import Process
 from transformer_mt.model.folder import build
 from transformer_mt.model.transformer import Transformer
@@ -150,3 +151,12 @@ def every_output(
             )
             found.append((total / divisor, total, tokens))
     return sorted(found, key=lambda item: (-item[0], item[2]))
+
+
+def beam_search(
+    steps: Steps, limits: Sequence[int], *, start: int, beam_size: int, rules: Rules, n_best: int = 1,
+    penalty: LengthPenalty = PAPERS_PENALTY, room: Callable[[int], int] = lambda number: 1 << 30,
+) -> Iterator[tuple[int, list[Hypothesis]]]:  # fmt: skip
+    """Beam search over steps alone: number and hypotheses of each sentence, as it is done."""
+    live = Live(beam_size, torch.device("cpu"))
+    return search(steps, BeamSearch(live, n_best, penalty), live, limits, start=start, rules=rules, room=room)

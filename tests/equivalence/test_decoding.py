@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tests import tiny
+from tests.tiny import beam_search
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK
-from transformer_mt.decode.beam import beam_search
 from transformer_mt.decode.models import ModelSteps
 from transformer_mt.decode.search import Hypothesis, LengthPenalty, Rules
 from transformer_mt.model.stepwise import StepDecoder

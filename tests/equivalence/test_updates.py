@@ -337,8 +337,8 @@ def test_validation_that_is_broken_off_gives_the_model_back_in_training_mode(tmp
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_a_copy_task_is_learnt(tmp_path: Path, norm: str) -> None:
     """32 pairs that copy their source: at least 31 come back exactly, so shifting, masks and start agree everywhere."""
+    from tests.tiny import beam_search
     from transformer_mt.data.store import Store, StoreWriter
-    from transformer_mt.decode.beam import beam_search
     from transformer_mt.decode.models import ModelSteps
     from transformer_mt.decode.search import Rules
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tests import tiny
 from tests.running import COMMAND, Trained, assert_plain, environment, inside, sentences, write_config, write_task
+from tests.tiny import beam_search
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK
-from transformer_mt.decode.beam import beam_search
 from transformer_mt.decode.models import ModelSteps
 from transformer_mt.decode.search import LengthPenalty, Rules
 from transformer_mt.model.stepwise import StepDecoder

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 import torch
 
-from tests.tiny import Table, every_output, random_table
+from tests.tiny import Table, beam_search, every_output, random_table
 from transformer_mt.config import Decoding
-from transformer_mt.decode.beam import beam_search, top
+from transformer_mt.decode.beam import top
 from transformer_mt.decode.search import Hypothesis, LengthPenalty, Rules
 
 EOS, START, FORBIDDEN = 3, 2, (0, 1, 2)

@@ -82,9 +82,9 @@ def _converted(
     made = on_first_rank(lambda: conversion.cached(origin, translator, say))
     say("engine: ctranslate2, another search than ours: probabilities are those among the pieces that are allowed, "
         "and a sentence is done with beam_size finished hypotheses; ranked by our length penalty")  # fmt: skip
-    threads = torch.get_num_threads()
+    workers = torch.get_num_threads() if process.device.type == "cpu" else 1
     return CTranslate2Engine(
-        made, translator.tokenizer, translator.settings, precision, workers=threads, threads=1, device=process.device
+        made, translator.tokenizer, translator.settings, precision, workers=workers, threads=1, device=process.device
     )
 
 

@@ -5,12 +5,12 @@ Letters in shapes: A slots (one sentence in each), W beams, R rows (the beams th
 N hypotheses wanted, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from transformer_mt.decode.search import PAPERS_PENALTY, Hypothesis, LengthPenalty, Live, Rules, Steps, moved, search
+from transformer_mt.decode.search import PAPERS_PENALTY, Hypothesis, LengthPenalty, Live, moved
 
 BLOCK = 32
 
@@ -166,21 +166,3 @@ class BeamSearch:
     def results(self, slot: int) -> list[Hypothesis]:
         """The outputs of a sentence, best first."""
         return self.finished.hypotheses(slot)
-
-
-def beam_search(
-    steps: Steps,
-    limits: Sequence[int],
-    *,
-    start: int,
-    beam_size: int,
-    rules: Rules,
-    n_best: int = 1,
-    penalty: LengthPenalty = PAPERS_PENALTY,
-    room: Callable[[int], int] = lambda number: 1 << 30,
-    device: torch.device | str = "cpu",
-) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """`search` with `BeamSearch`: number and n_best best hypotheses of each sentence, as it is done."""
-    live = Live(beam_size, torch.device(device))
-    strategy = BeamSearch(live, n_best, penalty)
-    return search(steps, strategy, live, limits, start=start, rules=rules, room=room)

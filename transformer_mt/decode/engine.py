@@ -1,9 +1,10 @@
 """Sources in, hypotheses out: our own search over one model or several, with memory and processors in view."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import Queue
-from threading import Event, Thread
+from queue import SimpleQueue
+from threading import Event
 from typing import Protocol
 
 import numpy as np
@@ -159,37 +160,30 @@ def _side_by_side(
     workers: int, threads: int,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:  # fmt: skip
     """Shares sources out among Python threads: torch lets go of the interpreter while it computes."""
-    found: Queue[tuple[int, list[Hypothesis]] | BaseException | None] = Queue()
+    found: SimpleQueue[tuple[int, list[Hypothesis]] | None] = SimpleQueue()
     before, stop = torch.get_num_threads(), Event()
     order = sorted(range(len(sources)), key=lambda place: (-len(sources[place].ids), place))
 
     def work(share: Sequence[int]) -> None:
         torch.set_num_threads(threads)
-        try:
-            with torch.no_grad():  # which is a thread's own
-                for index, hypotheses in search([sources[place] for place in share]):
-                    found.put((share[index], hypotheses))
-                    if stop.is_set():
-                        break
-            found.put(None)
-        except BaseException as error:  # raised again where the search was asked for
-            found.put(error)
+        with torch.no_grad():  # which is a thread's own
+            for index, hypotheses in search([sources[place] for place in share]):
+                found.put((share[index], hypotheses))
+                if stop.is_set():
+                    return
 
-    team = [Thread(target=work, args=(order[first::workers],), daemon=True) for first in range(workers)]
-    try:
-        for worker in team:
-            worker.start()
-        working = workers
-        while working:
-            item = found.get()
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                working -= 1
-            else:
-                yield item
-    finally:
-        stop.set()
-        for worker in team:
-            worker.join()
-        torch.set_num_threads(before)
+    with ThreadPoolExecutor(workers, thread_name_prefix="search") as team:
+        try:
+            working = {team.submit(work, order[first::workers]) for first in range(workers)}
+            for worker in working:
+                worker.add_done_callback(lambda _: found.put(None))
+            while working:
+                if (item := found.get()) is not None:
+                    yield item
+                for worker in [worker for worker in working if item is None and worker.done()]:
+                    worker.result()  # raises here what was raised there
+                    working.remove(worker)
+        finally:
+            stop.set()
+            team.shutdown()
+            torch.set_num_threads(before)
