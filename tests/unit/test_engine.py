@@ -1,6 +1,7 @@
 """Our engine where there are several processors: each searches by itself, and nothing else changes."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests import tiny
 from transformer_mt.config import Decoding
 from transformer_mt.data.tokenizer import BOS
 from transformer_mt.decode.engine import NativeEngine, Source
+from transformer_mt.decode.models import ModelSteps
 from transformer_mt.decode.search import Hypothesis
 from transformer_mt.model.stepwise import StepDecoder
 
@@ -70,11 +72,21 @@ def test_what_goes_wrong_in_one_search_is_told_and_ends_the_other(monkeypatch: p
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_search_may_be_left_early() -> None:
+def test_a_search_that_is_left_early_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    original = ModelSteps.admit
+
+    def admit(self: ModelSteps, slots: list[int], numbers: list[int]) -> None:
+        time.sleep(0.01)
+        begun.extend(numbers)
+        original(self, slots, numbers)
+
+    monkeypatch.setattr(ModelSteps, "admit", admit)
     with torch.no_grad():
-        found = engine().search(sources(40))
+        found = engine().search(sources(400))
         next(found)
         found.close()
+    assert len(begun) < 200
     assert not any("search" in thread.name for thread in threading.enumerate())
     assert torch.get_num_threads() == 2
 

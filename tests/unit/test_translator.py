@@ -67,6 +67,12 @@ def test_batch_tokens_bound_the_rows(tokenizer: Tokenizer, monkeypatch: pytest.M
     assert max(slots for slots, _ in seen) > 1
 
 
+def test_an_interrupted_translation_stops(tokenizer: Tokenizer) -> None:
+    seen: list[int] = []
+    translator(tokenizer).translate(LINES * 3, progress=seen.append, interrupted=lambda: bool(seen))
+    assert len(seen) == 1
+
+
 def test_dropout_is_off_and_the_mode_comes_back(tokenizer: Tokenizer) -> None:
     ours = translator(tokenizer, {"dropout": 0.5})
     ours.models[0].train()
