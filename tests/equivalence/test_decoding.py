@@ -1,5 +1,8 @@
 """Decoding step by step equals decoding at once, and sentences searched together equal each alone."""
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from tests.tiny import beam_search
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK
 from transformer_mt.decode.models import ModelSteps
 from transformer_mt.decode.search import Hypothesis, LengthPenalty, Rules
+from transformer_mt.model.recorded import RecordedStepDecoder
 from transformer_mt.model.stepwise import StepDecoder
 from transformer_mt.model.transformer import Transformer
 
@@ -54,13 +58,43 @@ def search(net: Transformer, rows: list[list[int]], beam_size: int = 4, **keys) 
     return [found[number] for number in range(len(rows))]
 
 
+class Recordings:
+    """Stands in for CUDA graphs: a recording sees the memory that it was made on, and nothing else."""
+
+    def __init__(self) -> None:
+        self.made = self.repeated = 0
+
+    def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        self.made += 1
+        state = cast(RecordedStepDecoder, cast(Any, work).__self__)
+        memory, results = self.memory(state), [torch.zeros(0)]
+
+        def repeat() -> Tensor:
+            assert self.memory(state) == memory
+            self.repeated += 1
+            results[0].fill_(torch.nan)  # what the last repetition gave is overwritten
+            results[0] = work()
+            return results[0]
+
+        return repeat
+
+    @staticmethod
+    def memory(state: RecordedStepDecoder) -> list[tuple[int, torch.Size]]:
+        tensors = [part for part in vars(state).values() if isinstance(part, Tensor)]
+        tensors += [part for layer in state.layers for part in (*layer.cells, *layer.source)]
+        return [(part.data_ptr(), part.shape) for part in tensors]
+
+
 @KINDS
+@pytest.mark.parametrize("recorded", [False, True], ids=["", "recorded"])
 @torch.no_grad()
-def test_cached_steps_equal_the_whole_sequence(keys: dict[str, object]) -> None:
+def test_cached_steps_equal_the_whole_sequence(keys: dict[str, object], recorded: bool) -> None:
     """60 steps: beams change places and die, sentences leave, others take their slots, slots become fewer and more."""
     net, rows, beams = lively(**keys), sources(12), 3
     generator = torch.Generator().manual_seed(1)
-    state, waiting = StepDecoder(net, beams), list(range(12))
+    recordings = Recordings()
+    state = RecordedStepDecoder(net, beams, recordings) if recorded else StepDecoder(net, beams)
+    waiting = list(range(12))
     inside: list[int] = []
     prefixes: list[Tensor] = []
 
@@ -105,6 +139,7 @@ def test_cached_steps_equal_the_whole_sequence(keys: dict[str, object]) -> None:
         if step % 5 == 4 and free and waiting:
             let_in(free[: len(waiting)])
     assert max(prefix.shape[1] for prefix in prefixes) > 15
+    assert not recorded or (recordings.made >= 3 and recordings.repeated >= 40)
 
 
 @KINDS

@@ -1,6 +1,8 @@
 """The search of CTranslate2 on our model, and other precisions, through the command."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,14 @@ from tests.running import Trained, assert_plain, inside, ranks, sentences
 from transformer_mt.commands.translate import _has_bfloat16
 
 LINES = [*(" ".join(row) for row in sentences(30, 79)), "", "ba " * 40]
+
+
+@pytest.fixture(scope="module")
+def trained(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A copy of the run, since a conversion is kept in its model folder."""
+    folder = tmp_path_factory.mktemp("converted") / "folder"
+    shutil.copytree(trained.folder, folder, symlinks=True)
+    return replace(trained, folder=folder)
 
 
 def test_it_translates_alike_and_converts_once(trained: Trained, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from transformer_mt.config import Decoding
 from transformer_mt.data.tokenizer import BOS
 from transformer_mt.decode.engine import NativeEngine, Source
 from transformer_mt.decode.models import ModelSteps
-from transformer_mt.decode.search import Hypothesis
+from transformer_mt.decode.search import Hypothesis, Live
 from transformer_mt.model.stepwise import StepDecoder
 
 Found = dict[int, list[Hypothesis]]
@@ -95,3 +95,21 @@ def test_few_sentences_are_searched_together(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("transformer_mt.decode.engine._side_by_side", None)
     with torch.no_grad():
         assert len(dict(engine().search(sources(20)))) == 20
+
+
+def test_steps_are_recorded_on_a_cuda_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = engine(cuda_graphs=True)
+    asked = []
+    original = ModelSteps.__init__
+
+    def init(self: ModelSteps, *arguments: object, recorded: bool) -> None:
+        asked.append(recorded)
+        original(self, *arguments)  # there is no such device here
+
+    monkeypatch.setattr(ModelSteps, "__init__", init)
+    with torch.no_grad():
+        list(found._search(sources(1)))
+        monkeypatch.setattr(found, "_device", torch.device("cuda"))
+        monkeypatch.setattr("transformer_mt.decode.engine.Live", lambda width, device: Live(width, torch.device("cpu")))
+        list(found._search(sources(1)))
+    assert asked == [False, True]

@@ -153,6 +153,8 @@ class Decoding(Section):
     """Sentences decoded together at most."""
     batch_tokens: Count = 32_000
     """Source pieces x beam_size decoded together at most, padding included."""
+    cuda_graphs: bool = False
+    """On a GPU of NVIDIA: record the steps of a search and repeat them, which takes one launch each."""
     allow_unknown: bool = False
     """Let the search produce the unknown piece."""
     unknown_marker: str = "⁇"

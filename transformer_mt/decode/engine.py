@@ -120,8 +120,9 @@ class NativeEngine:
             no_repeat_ngram=self.settings.no_repeat_ngram,
             prefixes=[source.prefix for source in sources] if any(source.prefix for source in sources) else (),
         )
+        recorded = self.settings.cuda_graphs and self._device.type == "cuda"
         yield from search(
-            ModelSteps(self.models, [[*source.ids, EOS] for source in sources], width),
+            ModelSteps(self.models, [[*source.ids, EOS] for source in sources], width, recorded=recorded),
             self._strategy(sources, live),
             live,
             [source.limit for source in sources],

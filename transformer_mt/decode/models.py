@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from transformer_mt.model.recorded import RecordedStepDecoder
 from transformer_mt.model.stepwise import StepDecoder
 from transformer_mt.model.transformer import Transformer
 
@@ -13,11 +14,13 @@ from transformer_mt.model.transformer import Transformer
 class ModelSteps:
     """The steps of a search over given sources; several models give the mean of their probabilities.
 
-    sources: ids of each sentence, `</s>` included.
+    sources: ids of each sentence, `</s>` included; recorded: by CUDA graphs.
     """
 
-    def __init__(self, models: Sequence[Transformer], sources: Sequence[Sequence[int]], width: int) -> None:
-        self.decoders = [StepDecoder(model, width) for model in models]
+    def __init__(
+        self, models: Sequence[Transformer], sources: Sequence[Sequence[int]], width: int, *, recorded: bool = False
+    ) -> None:
+        self.decoders = [(RecordedStepDecoder if recorded else StepDecoder)(model, width) for model in models]
         self.sources, self.pad = sources, models[0].pad
         self.device = self.decoders[0].device
 

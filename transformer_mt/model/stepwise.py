@@ -18,7 +18,6 @@ from torch import Tensor
 
 from transformer_mt.model.transformer import Attention, DecoderLayer, Transformer, positions_up_to, rotate
 
-STEPS_BETWEEN_COLLECTIONS = 8
 COLUMNS = 256
 """Columns of the output projection that are computed together on a CPU: a wider product leaves its cache."""
 ENCODED_TOGETHER = 512
@@ -27,6 +26,8 @@ ENCODED_TOGETHER = 512
 
 class StepDecoder:
     """The state of decoding sentences that come and go: what each layer keeps, and how far each sentence is."""
+
+    steps_between_collections = 8
 
     def __init__(self, model: Transformer, width: int) -> None:
         self.model, self.width = model, width
@@ -55,10 +56,10 @@ class StepDecoder:
     def admit(self, slots: Sequence[int], source: Tensor) -> None:
         """Puts new sentences, ids (N, S), into slots, in place of what was there."""
         lowest = torch.finfo(self.dtype).min
-        more = max(0, source.shape[1] - self.source_bias.shape[3])
-        self.source_bias = F.pad(self.source_bias, (0, more), value=lowest)
-        for layer in self.layers:
-            layer.widen_source(more)
+        if (more := source.shape[1] - self.source_bias.shape[3]) > 0:
+            self.source_bias = F.pad(self.source_bias, (0, more), value=lowest)
+            for layer in self.layers:
+                layer.widen_source(more)
         index = torch.tensor(slots, dtype=torch.long, device=self.device)
         self.source_bias[index] = lowest
         self.seen[index] = False
@@ -86,17 +87,25 @@ class StepDecoder:
 
         rows (R,): which of the A x W beams live; None: all of them. The others are not computed.
         """
+        here = self._open_cells()
+        return self._advance(tokens, rows, here, self.used, max(self.sources, default=0))
+
+    def _open_cells(self) -> slice:
+        """Cells for the tokens of a step, one for each beam."""
         if self.used + self.width > self.seen.shape[2]:
             self._collect(range(len(self.lengths)), len(self.lengths))
         self.longest += 1
-        here = slice(self.used, self.used + self.width)
-        self.seen[:, :, here] |= torch.eye(self.width, dtype=torch.bool, device=self.device)
         self.used += self.width
+        return slice(self.used - self.width, self.used)
+
+    def _advance(self, tokens: Tensor, rows: Tensor | None, here: slice | Tensor, cells: int, sources: int) -> Tensor:
+        """The step itself: tokens go to the cells `here`, and see the first so many cells and source tokens."""
+        self.seen[:, :, here] |= torch.eye(self.width, dtype=torch.bool, device=self.device)
         grid = _Grid(len(self.lengths), self.width, rows)
         positions = grid.rows_of(self.lengths[:, None].expand(-1, self.width))
         x = self.model.target_embedding(grid.rows_of(tokens), self._encodings(positions))
-        bias = _bias(self.seen[:, None, :, : self.used], self.dtype)
-        source_bias = self.source_bias[..., : max(self.sources, default=0)]
+        bias = _bias(self.seen[:, None, :, :cells], self.dtype)
+        source_bias = self.source_bias[..., :sources]
         for layer in self.layers:
             x = layer.step(x, grid, here, bias, source_bias, self._turns(layer, positions))
         self.lengths += 1
@@ -141,7 +150,7 @@ class StepDecoder:
         needed = seen.any(1)
         count = int(needed.sum(1).max()) if needed.numel() else 0
         order = needed.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :count]
-        capacity = count + STEPS_BETWEEN_COLLECTIONS * self.width
+        capacity = count + self.steps_between_collections * self.width
         self.seen = self.seen.new_zeros(slots, self.width, capacity)
         self.seen[: len(kept), :, :count] = seen.gather(2, order[:, None].expand(-1, self.width, -1))
         cells = torch.zeros(slots, capacity, dtype=torch.long, device=self.device)  # what is not seen may hold anything
@@ -188,7 +197,7 @@ class _Layer:
         self.source = [like.new_zeros(0, self.heads, sizes[0], 0), like.new_zeros(0, self.heads, 0, sizes[1])]
 
     def step(
-        self, x: Tensor, grid: _Grid, here: slice, bias: Tensor, source_bias: Tensor, turns: Tensor | None
+        self, x: Tensor, grid: _Grid, here: slice | Tensor, bias: Tensor, source_bias: Tensor, turns: Tensor | None
     ) -> Tensor:
         """x (R, D) -> (R, D); its keys and values go to the cells `here`."""
 
@@ -198,7 +207,7 @@ class _Layer:
                 queries, new[0] = (self._rotated(part, turns) for part in (queries, new[0]))
             for cells, part in zip(self.cells, new, strict=True):
                 cells[:, :, here] = grid.heads(part, self.heads)
-            keys, values = (cells[:, :, : here.stop] for cells in self.cells)
+            keys, values = (cells[:, :, : bias.shape[3]] for cells in self.cells)
             return self._attended(self.self_attention, queries, grid, (keys.transpose(2, 3), values), bias)
 
         def cross_attention(y: Tensor) -> Tensor:
@@ -225,8 +234,7 @@ class _Layer:
 
     def widen_source(self, more: int) -> None:
         """Makes room for so many more source tokens."""
-        if more:
-            self.source = [F.pad(self.source[0], (0, more)), F.pad(self.source[1], (0, 0, 0, more))]
+        self.source = [F.pad(self.source[0], (0, more)), F.pad(self.source[1], (0, 0, 0, more))]
 
     def admit(self, slots: Tensor, memory: Tensor) -> None:
         """Writes the keys and values of new sentences' memory (N, S, D)."""
