@@ -145,6 +145,15 @@ def test_the_beginning_of_a_translation_may_be_given_as_well(tokenizer: Tokenize
     assert found.text.startswith("two dogs") and "{x}" in found.text
 
 
+def test_what_was_cut_off_is_not_required(tokenizer: Tokenizer) -> None:
+    kept = "ein ë {x}"  # a character that the vocabulary lacks is read all the same
+    room = len(tokenizer.encode_source([kept])[0])
+    cut = translator(tokenizer, long_lines="cut", max_source_tokens=room)
+    found = translated(cut, f"{kept} moon <b>the</b>")
+    assert found.cut_to == room and "{x}" in found.text and found.missing == ()
+    assert "<b>" not in found.text and found.candidates == translated(cut, kept).candidates
+
+
 @pytest.mark.parametrize("text", ["moon", "a", "two dogs", "<b>", "</b>", "{x}", "at the <b>moon</b>", "ark"])
 def test_ways_to_write_a_text(tokenizer: Tokenizer, text: str) -> None:
     """After a blank, and without one, whatever stands before."""

@@ -175,6 +175,10 @@ class Tokenizer:
         """The pieces of a line of the source language as its own text, unknown ones too."""
         return self._source.encode(normalize(line), out_type=str)  # type: ignore[no-any-return]
 
+    def source_beginning(self, line: str, count: int) -> str:
+        """The text of the first so many pieces of a line of the source language."""
+        return self._source.decode(self.source_text_pieces(line)[:count])  # type: ignore[no-any-return]
+
     def target_text_pieces(self, ids: Sequence[int]) -> list[str]:
         """Ids of the target language as text; an unknown one is a word by itself, as `decode` writes it."""
         return ["▁⁇▁" if token == UNK else self._target.id_to_piece(int(token)) for token in ids]

@@ -163,9 +163,10 @@ class Translator:
                 found = self.tokenizer.encode_source([text])[0] if paragraph else ids
                 if not found:
                     continue
-                needs = required.required(normalize(text)) if required else []
-                source = self._source(found[:most], begins[number] if place == 0 else [], needs, first + number)
                 cut = most if len(found) > most else None
+                read = self.tokenizer.source_beginning(text, most) if cut else normalize(text)
+                needs = required.required(read) if required else []
+                source = self._source(found[:most], begins[number] if place == 0 else [], needs, first + number)
                 parts.append(_Part(number, place, text, paragraph, source, found, cut, tuple(needs)))
         return parts
 
