@@ -196,6 +196,7 @@ def main() -> None:
     parser.add_argument("--beam-size", type=int, default=4)
     parser.add_argument("--length", type=int, help="translate: pieces of every output; with random weights 24")
     parser.add_argument("--bfloat16", action="store_true", help="translate: our search in bfloat16 too")
+    parser.add_argument("--only", default="", help="translate: contenders whose names this regular expression finds")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = {"train": train, "translate": translate, "startup": startup}[options.what](options, Path(folder))

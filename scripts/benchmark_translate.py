@@ -5,7 +5,9 @@ the same outputs need, alone: nothing that computes them can be faster. Run by `
 """
 
 import argparse
+import re
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -40,19 +42,22 @@ def compare(options: argparse.Namespace, model: Path, lines: Sequence[str]) -> d
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as name:
         contenders = _contenders(options, model, threads, Path(name))
+        native = contenders["native float32"]
+        contenders = {name: work for name, work in contenders.items() if re.search(options.only, name)}
         outputs = {name: work(lines[:TOGETHER]) for name, work in contenders.items()}  # warms all of them up
         loaded = folder.load(model, torch.device("cpu"))
         pieces = loaded.tokenizer.encode_source(lines)
-        outputs = {name: contenders[name](lines) for name in ("native float32",)}
         contenders["matrix products float32"] = _products(
-            loaded.model, sum(map(len, pieces)) + len(pieces), outputs["native float32"], options.beam_size, threads
+            loaded.model, sum(map(len, pieces)) + len(pieces), native(lines), options.beam_size, threads
         )
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(options.repeat):
             for name, work in contenders.items():
+                torch.set_num_threads(threads)  # which loading CTranslate2 changes
                 begin = time.perf_counter()
                 outputs[name] = work(lines)
                 seconds[name].append(time.perf_counter() - begin)
+                print(f"{name}: {seconds[name][-1]:.1f} s", file=sys.stderr, flush=True)
     limit = seconds["matrix products float32"]
     return {
         "sentences": len(lines),
@@ -146,8 +151,7 @@ def _transformers(model: Path, tokenizer: Tokenizer, settings: Decoding, place: 
     config = transformers.MarianConfig(**marian_config(loaded.model, loaded.start))
     config.save_pretrained(place)
     other = transformers.MarianMTModel.from_pretrained(place).eval()  # type: ignore[no-untyped-call]
-    length = settings.max_length.extra if settings.max_length.factor == 0 else 0
-    keys: dict[str, Any] = {"max_new_tokens": length or 256, "min_new_tokens": length or None}
+    length = settings.max_length.extra if settings.max_length.factor == 0 else None
 
     def work(lines: Sequence[str]) -> int:
         rows = sorted(([*ids, EOS] for ids in tokenizer.encode_source(lines)), key=len, reverse=True)
@@ -155,10 +159,12 @@ def _transformers(model: Path, tokenizer: Tokenizer, settings: Decoding, place: 
         for first in range(0, len(rows), TOGETHER):
             some = rows[first : first + TOGETHER]
             source = torch.tensor([row + [PAD] * (len(some[0]) - len(row)) for row in some])
+            most = length or int(settings.max_length.factor * len(some[0])) + settings.max_length.extra
             with torch.inference_mode():
                 found = other.generate(
                     input_ids=source, attention_mask=(source != PAD).long(), num_beams=settings.beam_size,
-                    length_penalty=0.6, do_sample=False, suppress_tokens=[PAD, 1, 2], **keys,
+                    length_penalty=0.6, do_sample=False, suppress_tokens=[PAD, 1, 2], max_new_tokens=most,
+                    min_new_tokens=length,
                 )  # fmt: skip
             [tokenizer.decode([token for token in row if token > EOS]) for row in found[:, 1:].tolist()]
             count += int((found[:, 1:] != PAD).sum())

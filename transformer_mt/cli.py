@@ -263,6 +263,39 @@ def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 @app.command()
+def export(
+    model: Annotated[Path, typer.Option("--model", "-m", help="Run, model or checkpoint folder.")],
+    form: Annotated[str, typer.Option("--format", help="huggingface (Marian), ctranslate2 or onnx.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
+    precision: Annotated[str | None, typer.Option(help="ctranslate2: float32, float16, bfloat16, int16, int8.")] = None,
+    sentences: Annotated[Path | None, typer.Option(help="A file of sentences to compare both sides on.")] = None,
+    quiet: options.Quiet = False, debug: options.Debug = False,
+) -> None:  # fmt: skip
+    """Write a model for another program, and prove that it says the same there."""
+    with _errors(debug):
+        _check_choice("--format", form, ("huggingface", "ctranslate2", "onnx"))
+        from transformer_mt.commands.export import export as work
+
+        work(model, form, output, precision, sentences, _say(quiet))
+
+
+@app.command("import")
+def import_(
+    folder: Annotated[Path, typer.Argument(help="A Marian folder of transformers, such as an OPUS-MT model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new model folder.")],
+    source_language: Annotated[str | None, typer.Option(help="Language code, if the folder does not tell it.")] = None,
+    target_language: Annotated[str | None, typer.Option(help="Language code, if the folder does not tell it.")] = None,
+    sentences: Annotated[Path | None, typer.Option(help="A file of sentences to compare both sides on.")] = None,
+    quiet: options.Quiet = False, debug: options.Debug = False,
+) -> None:  # fmt: skip
+    """Make a model of another program ours, and prove that it says the same here."""
+    with _errors(debug):
+        from transformer_mt.commands.export import import_model as work
+
+        work(folder, output, source_language, target_language, sentences, _say(quiet))
+
+
+@app.command()
 def evaluate(
     config: options.MaybeConfig = None, set_: options.Set = None, model: options.Model = None,
     engine: options.Engine = "native",

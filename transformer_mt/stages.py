@@ -163,8 +163,9 @@ def _training_pairs(corpus: Path) -> int:
 
 def _given_models(config: Config) -> dict[str, Any]:
     settings = config.tokenizer
-    given = {"model": settings.model, "source_model": settings.source_model, "target_model": settings.target_model}
-    return {f"tokenizer.{key}": sha256(path) for key, path in given.items() if path and path.is_file()}
+    keys = ("model", "source_model", "target_model", "vocabulary")
+    given = {key: path for key in keys if (path := getattr(settings, key))}
+    return {f"tokenizer.{key}": sha256(path) for key, path in given.items() if path.is_file()}
 
 
 def _fingerprints(config: Config, record: dict[str, Any] | None) -> dict[str, Any]:

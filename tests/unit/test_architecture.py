@@ -16,7 +16,7 @@ PACKAGE = Path(transformer_mt.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Every part of the package, and the parts it may import besides itself. A file's own entry goes before its folder's.
-BASE = {"config", "errors", "distributed", "atomic", "__init__"}
+BASE = {"config", "errors", "distributed", "atomic", "allocator", "__init__"}
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"config", "decode"},  # the public names, loaded when they are asked for
     "__main__": {"cli"},
@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "config.file": {"atomic", "config", "errors"},
     "config": set(),
     "atomic": {"errors"},
+    "allocator": set(),
     "distributed": {"errors"},
     "options": set(),
     "cli": {"__init__", "options", "config", "errors", "distributed", "stages", "commands", "data.prepare",
@@ -43,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "decode.alignment": set(),
     "decode.terms": {"errors", "data.files", "data.clean", "decode.sentences"},
     "decode": BASE | {"model", "evaluate", "data.tokenizer", "data.batching", "data.clean"},
-    "export": BASE | {"model", "decode", "data.tokenizer"},
+    "export": BASE | {"model", "decode", "data.tokenizer", "data.clean", "data.model_file"},
     "train.loss": set(),
     "train.schedule": set(),
     "train.signals": {"distributed"},
@@ -202,11 +203,13 @@ def test_nothing_is_evaluated_or_unpickled(path: Path) -> None:
                 "exec",
                 "compile",
                 "__import__",
-                "torch.load",
                 "torch.save",
                 "yaml.load",
                 "os.chdir",
             )
+            if name == "torch.load":  # older files of other programs, of which tensors alone are read
+                assert part_of(path) == "export.marian_folder"
+                assert ast.unparse(node).endswith("weights_only=True)")
             assert not (name.endswith(("np.load", "numpy.load")) and "allow_pickle" in ast.unparse(node))
 
 

@@ -1,13 +1,29 @@
 """Text to ids and back with SentencePiece."""
 
+import io
+import json
 import random
+import unicodedata
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import sentencepiece
 
 from transformer_mt.config import Tokenizer as Settings
-from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, learn, load_model
+from transformer_mt.data.tokenizer import (
+    BOS,
+    EOS,
+    PAD,
+    SPECIAL_PIECES,
+    UNK,
+    VOCABULARY,
+    Tokenizer,
+    learn,
+    load_model,
+    read_processor,
+    write_vocabulary,
+)
 from transformer_mt.errors import UserError
 
 TEXT = ["½ und ¼ … ² ™", "日本 und 中国", "ein Hund bellt", "two dogs bark", "Grüße an alle"] * 20
@@ -107,3 +123,104 @@ def test_learning_is_repeatable() -> None:
     for algorithm in ("bpe", "unigram"):
         models = [learn(lines, 300, settings(algorithm=algorithm, byte_fallback=False), 1).model for _ in range(2)]
         assert models[0] == models[1]
+
+
+# A vocabulary of its own, as imported models have it
+
+
+def foreign(
+    folder: Path, lines: list[str] = TEXT, *, shared: bool = True, more: tuple[str, ...] = (), **keys: object
+) -> Tokenizer:
+    """Two models with SentencePiece's own ids, and a vocabulary that has their pieces in another order."""
+    folder.mkdir(exist_ok=True)
+    vocabularies = []
+    for name in ("source", "target"):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=model, vocab_size=300, hard_vocab_limit=False, minloglevel=2,
+            **keys,
+        )  # fmt: skip
+        (folder / f"{name}.model").write_bytes(model.getvalue())
+        processor = read_processor(folder / f"{name}.model")
+        assert (processor.unk_id(), processor.bos_id(), processor.eos_id()) == (0, 1, 2)
+        vocabularies.append([processor.id_to_piece(number) for number in range(processor.get_piece_size())][:2:-1])
+    if shared:
+        vocabularies = [list(dict.fromkeys(chain(*vocabularies)))]
+    write_vocabulary(folder / VOCABULARY, [[*SPECIAL_PIECES, *pieces, *more] for pieces in vocabularies])
+    return Tokenizer(folder)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_a_vocabulary_says_which_piece_has_which_id(tmp_path: Path, algorithm: str, shared: bool) -> None:
+    ours = foreign(tmp_path, shared=shared, model_type=algorithm)
+    content = json.loads((tmp_path / VOCABULARY).read_text("utf-8"))
+    assert ours.source_pieces() == content["shared" if shared else "source"]
+    assert ours.target_pieces() == content["shared" if shared else "target"]
+    assert (ours.source_size, ours.target_size) == (len(ours.source_pieces()), len(ours.target_pieces()))
+    assert [path.name for path in ours.files] == ["source.model", "target.model", VOCABULARY]
+    for line in TEXT:
+        (ids,) = ours.encode_target([line])
+        wanted = read_processor(tmp_path / "target.model").encode(line, out_type=str)
+        assert ours.target_text_pieces(ids) == wanted and ours.decode(ids) == unicodedata.normalize("NFKC", line)
+        (ids,) = ours.encode_source([line])
+        pieces = ours.source_text_pieces(line)
+        assert pieces == read_processor(tmp_path / "source.model").encode(line, out_type=str)
+        assert ids == [ours.source_pieces().index(p) if p in ours.source_pieces() else UNK for p in pieces]
+        assert ours.source_beginning(line, 2) == read_processor(tmp_path / "source.model").decode(pieces[:2])
+
+
+def test_text_makes_no_special_id_of_a_vocabulary_either(tmp_path: Path) -> None:
+    """SentencePiece gives a stretch of characters that it does not know as one piece."""
+    ours = foreign(tmp_path, ["ein Hund", "am Mond", "bellt"] * 20)
+    assert ours.source_text_pieces("</s>") == ["▁", "</s>"]
+    for line in ("</s>", "<pad>", "<s> a", "<unk>", ">>deu<< ein", "語</s>語"):
+        for (ids,) in (ours.encode_source([line]), ours.encode_target([line])):
+            assert UNK in ids and not {PAD, BOS, EOS} & set(ids)
+    assert ours.encode_source(["", "  "]) == [[], []] and ours.encode_source([]) == []
+
+
+def test_pieces_that_one_model_lacks_are_joined_as_well(tmp_path: Path) -> None:
+    ours = foreign(tmp_path, more=("▁Zürich", ">>deu<<"))
+    place, (ids,) = ours.target_pieces().index("▁Zürich"), ours.encode_target(["ein Hund"])
+    assert ours.decode([place, *ids, place]) == "Zürich ein Hund Zürich"
+    assert ours.decode([place + 1, *ids]) == ">>deu<< ein Hund"
+
+
+def test_a_piece_that_asks_for_a_language_is_no_text(tmp_path: Path) -> None:
+    ours = foreign(tmp_path, more=(">>deu<<", ">>zh_Hans<<"))
+    plain = ours.encode_source(["ein Hund"])[0]
+    for line in (">>deu<< ein Hund", ">>deu<<ein Hund", " >>deu<<   ein Hund "):
+        assert ours.encode_source([line]) == [[ours.source_pieces().index(">>deu<<"), *plain]]
+    assert ours.source_language(" >>zh_Hans<< ein") == ">>zh_Hans<<"
+    assert ours.source_language(">>nob<< ein") == ours.source_language("ein >>deu<<") == ""
+    assert ours.source_beginning(">>zh_Hans<< ein Hund bellt", 99) == ">>zh_Hans<< ein Hund bellt"
+    assert ours.source_beginning(">>zh_Hans<< ein Hund bellt", 1) == ">>zh_Hans<<"
+
+
+def test_words_can_be_written_with_a_vocabulary(tmp_path: Path) -> None:
+    ours = foreign(tmp_path)
+    ways = ours.ways_to_write("Hund")
+    texts = ["".join(ours.target_text_pieces(way)) for way in ways]
+    assert texts == ["▁Hund", "Hund"] and all(UNK not in way for way in ways)
+    assert ours.decode([*ours.encode_target(["ein"])[0], *ways[0]]) == "ein Hund"
+    assert ours.ways_to_write("語") == []
+
+
+def test_a_vocabulary_that_is_none_is_told(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    special = json.dumps(SPECIAL_PIECES)[1:-1]
+    for text, told in {
+        "": "is no JSON file",
+        "[1]": "wanted the key shared, or the keys source and target",
+        '{"source": []}': "wanted the key shared, or the keys source and target",
+        '{"shared": [1]}': "shared is no list of pieces",
+        '{"shared": ["<unk>", "<pad>", "<s>", "</s>", "a"]}': "shared begins with ",
+        f'{{"source": [{special}, "a"], "target": [{special}, "b", "c", "b"]}}': "target has the piece 'b' twice",
+    }.items():
+        (tmp_path / VOCABULARY).write_text(text)
+        with pytest.raises(UserError, match=told):
+            Tokenizer(tmp_path)
+    (tmp_path / VOCABULARY).unlink()
+    with pytest.raises(UserError, match=r"source\.model has the special ids"):
+        Tokenizer(tmp_path)

@@ -18,6 +18,7 @@ from transformer_mt.distributed import Process, on_first_rank
 from transformer_mt.errors import UserError
 from transformer_mt.evaluate import scores
 from transformer_mt.model import folder
+from transformer_mt.model.card import with_scores
 from transformer_mt.train import log
 
 Say = Callable[[str], None]
@@ -107,7 +108,17 @@ def evaluate_run(
         facts = {**basis, "model": origins, "config": digest(config), "inputs": inputs}
         make = partial(_score_test_set, config, name, translations, references, facts, say)
         reports.append(on_first_rank(make))
+    plain = (precision, engine, translator.settings) == ("float32", "native", config.decoding)
+    if plain and [each.origin for each in loaded] == [config.output / "model"]:
+        on_first_rank(lambda: _tell_in_card(config.output / "model" / "README.md", reports))
     return reports
+
+
+def _tell_in_card(card: Path, reports: Sequence[dict[str, Any]]) -> None:
+    """Brings the scores of the run's own model into its card."""
+    text = card.read_text("utf-8") if card.is_file() else ""
+    if (told := with_scores(text, reports)) != text:
+        write_text(card, told)
 
 
 def _score_test_set(

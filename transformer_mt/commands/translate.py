@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import torch
 from pydantic import ValidationError
 
+from transformer_mt.allocator import keep_large_buffers
 from transformer_mt.atomic import partial_of, sha256, sync, write_json
 from transformer_mt.config import Config, Decoding
 from transformer_mt.config.file import problems
@@ -52,6 +53,8 @@ def load_translator(
     first = loaded[0]
     settings = changed_decoding(config.decoding if config else first.decoding, changes)
     translator = Translator([each.model for each in loaded], first.tokenizer, settings, first.start)
+    if process.device.type == "cpu" and torch.get_num_threads() == 1:  # else the workers do so
+        keep_large_buffers()
     if engine == "ctranslate2":
         translator.engine = _converted(translator, loaded, precision, process, say)
     elif precision == "bfloat16" and process.device.type == "cpu" and not _has_bfloat16():
@@ -174,8 +177,12 @@ class Request:
 def translate(translator: Translator, request: Request, process: Process, say: Say) -> None:
     """Translates a file or standard input, and says on stderr what happened to the lines."""
     form = request.form or ("moses" if translator.settings.n_best > 1 else "text")
-    required = _required(request)
-    if problems := [*_file_problems(request, process), *_option_problems(translator, request, form)]:
+    problems = [*_file_problems(request, process), *_option_problems(translator, request, form)]
+    try:
+        required = _required(request)
+    except UserError as error:
+        problems += error.messages
+    if problems:
         raise UserError(*problems)
     source = request.source
     if source is not None and source.is_file():

@@ -153,13 +153,20 @@ class Tokenizer(Section):
     model: DataPath | None = None
     """A SentencePiece model to use instead of learning one (shared: true)."""
     source_model: DataPath | None = None
-    """The same for the source side alone (shared: false)."""
+    """The same for the source side alone (shared: false, or vocabulary)."""
     target_model: DataPath | None = None
+    vocabulary: DataPath | None = None
+    """The vocabulary.json of an imported model, with its source_model and target_model: which piece has which id.
+    shared tells then whether it is one for both languages."""
 
     @model_validator(mode="after")
     def _models_fit(self) -> "Tokenizer":
-        if self.shared and (self.source_model or self.target_model):
-            key = "source_model" if self.source_model else "target_model"
+        key = "source_model" if self.source_model else "target_model"
+        if self.vocabulary and not (self.source_model and self.target_model):
+            raise ValueError("vocabulary: found without source_model and target_model, wanted all three")
+        if self.vocabulary and self.model:
+            raise ValueError("model: found with vocabulary, wanted source_model and target_model alone")
+        if self.shared and not self.vocabulary and (self.source_model or self.target_model):
             raise ValueError(f"{key}: found with shared: true, wanted model, or shared: false")
         if not self.shared and self.model:
             raise ValueError("model: found with shared: false, wanted source_model and target_model")

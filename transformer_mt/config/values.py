@@ -68,7 +68,7 @@ class Section(BaseModel):
     )
 
 
-PATH_KEYS = {"source", "target", "tsv", "jsonl", "parquet", "model", "source_model", "target_model"}
+PATH_KEYS = {"source", "target", "tsv", "jsonl", "parquet", "model", "source_model", "target_model", "vocabulary"}
 """Keys whose texts are paths, wherever they stand."""
 
 

@@ -11,14 +11,14 @@ from transformer_mt.data.sources import Pair
 
 # Control characters that are not white space, and characters that show nothing: soft hyphen, zero-width space,
 # direction marks, word joiner and its kin, byte order mark.
-_UNSEEN = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]+")
+UNSEEN = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]+")
 # Joiners shape emoji and the scripts of Persia and India; after a Latin letter (or its accents), white space or
 # nothing they are debris of copying.
 _LATIN = (
     "A-Za-z\xaa\xba\xc0-\xd6\xd8-\xf6\xf8-\u02af\u0300-\u036f\u1e00-\u1eff\u2c60-\u2c7f\ua722-\ua7ff"
     "\uff21-\uff3a\uff41-\uff5a"
 )
-_STRAY_JOINERS = re.compile(rf"(?:^|(?<=[{_LATIN}\s]))[\u200c\u200d]+")
+STRAY_JOINERS = re.compile(rf"(?:^|(?<=[{_LATIN}\s]))[\u200c\u200d]+")
 
 _RATIO_FROM_WORDS = 10  # shorter pairs vary too much in length for a ratio to mean anything
 _HASH_BYTES = 8
@@ -36,8 +36,8 @@ def normalize(text: str) -> str:
     before = None
     while text != before:  # a dropped character may bring together what then composes
         before = text
-        text = unicodedata.normalize("NFC", _UNSEEN.sub("", text))
-        text = " ".join(_STRAY_JOINERS.sub("", text).split())
+        text = unicodedata.normalize("NFC", UNSEEN.sub("", text))
+        text = " ".join(STRAY_JOINERS.sub("", text).split())
     return text
 
 

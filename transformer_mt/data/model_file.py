@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ALGORITHMS = {1: "unigram", 2: "BPE", 3: "word", 4: "character"}
-NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
-"""Types of pieces; the others (unknown, control, byte) never come from a merge."""
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Types of pieces; unknown, control and byte pieces never come from a merge."""
 
 
 @dataclass
@@ -21,9 +21,21 @@ class Model:
     algorithm: str = ALGORITHMS[1]
     """By this entry, trainer_spec.model_type, the library itself chooses what it does."""
     byte_fallback: bool = False
+    blank_behind: bool = False
+    """Whether the blank between two words belongs to the first one's last piece."""
     pieces: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
+    character_map: bytes = b""
+    """What its normalisation replaces by what, compiled; empty where it replaces nothing."""
+    adds_blank: bool = True
+    """Whether a blank is put before every line that is not empty."""
+    folds_blanks: bool = True
+    """Whether blanks at the ends are dropped, and of several blanks all but one."""
+    escapes_blanks: bool = True
+    """Whether ▁ stands for a blank."""
+    changes_output: bool = False
+    """Whether decoded text is normalised."""
 
 
 def read_model(content: bytes) -> Model:
@@ -39,6 +51,15 @@ def read_model(content: bytes) -> Model:
             trainer = dict(_fields(value))
             model.algorithm = ALGORITHMS.get(trainer.get(3, 1), "unknown")
             model.byte_fallback = bool(trainer.get(35, False))
+            model.blank_behind = bool(trainer.get(24, False))
+        elif number == 3:
+            rules = dict(_fields(value))
+            model.character_map = rules.get(2, b"")
+            model.adds_blank = bool(rules.get(3, True))
+            model.folds_blanks = bool(rules.get(4, True))
+            model.escapes_blanks = bool(rules.get(5, True))
+        elif number == 5:
+            model.changes_output = bool(dict(_fields(value)).get(2))
     return model
 
 

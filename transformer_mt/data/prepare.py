@@ -46,20 +46,38 @@ def check_sources(config: Config) -> None:
     for split in ("train", "validation", "test"):
         for number, source in enumerate(getattr(config.data, split)):
             problems += [f"data.{split}[{number}]: {text}" for text in sources.check(source, config.languages)]
-    for key in ("model", "source_model", "target_model"):
-        if given := getattr(config.tokenizer, key):
-            try:
-                model = subwords.load_model(given)
-                if config.training.subword_sampling:
-                    BpeDropout(model)
-            except UserError as failure:
-                problems += [f"tokenizer.{key}: {message}" for message in failure.messages]
+    problems += _problems_of_tokenizer(config)
     initial = config.training.initial_model
     trained = any((config.output / "checkpoints").glob("step-*"))  # then it is not asked for any more
     if initial and not trained and not initial.is_dir():
         problems.append(f"training.initial_model: {initial} does not exist, wanted a model, run or checkpoint folder")
     if problems:
         raise UserError(*problems)
+
+
+def _problems_of_tokenizer(config: Config) -> list[str]:
+    """What is wrong with the models that are given instead of being learned."""
+    settings, sampling, problems = config.tokenizer, config.training.subword_sampling, []
+    for key in ("model", "source_model", "target_model"):
+        if given := getattr(settings, key):
+            try:
+                if settings.vocabulary:
+                    subwords.read_processor(given)
+                elif (model := subwords.load_model(given)) and sampling:
+                    BpeDropout(model)
+            except UserError as failure:
+                problems += [f"tokenizer.{key}: {message}" for message in failure.messages]
+    if settings.vocabulary:
+        try:
+            if settings.shared != (len(subwords.read_vocabulary(settings.vocabulary)) == 1):
+                kind = "one vocabulary for each language" if settings.shared else "one vocabulary for both languages"
+                wanted = str(not settings.shared).lower()
+                problems.append(f"tokenizer.shared: {settings.vocabulary} holds {kind}, wanted {wanted}")
+        except UserError as failure:
+            problems += [f"tokenizer.vocabulary: {message}" for message in failure.messages]
+        if sampling:
+            problems.append(f"training.subword_sampling: found {sampling:g} with tokenizer.vocabulary, wanted 0")
+    return problems
 
 
 def make_corpus(config: Config, folder: Path, say: Say, pinned: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
@@ -169,14 +187,16 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 def learn_tokenizer(config: Config, corpus: Path, pairs: int, folder: Path, say: Say) -> dict[str, Any]:
     """Learns the models from the training text, or takes given ones over.
 
-    They are spm.model, or source.model and target.model.
+    They are spm.model, or source.model and target.model; vocabulary.json comes with those of an imported model.
     """
     source, target = _sides(corpus, "train", config.languages)
     settings = config.tokenizer
-    if settings.shared:
+    if settings.shared and not settings.vocabulary:
         plan = {"spm.model": (settings.model, [source, target])}
     else:
         plan = {"source.model": (settings.source_model, [source]), "target.model": (settings.target_model, [target])}
+    if settings.vocabulary:
+        plan[subwords.VOCABULARY] = (settings.vocabulary, [])
     record: dict[str, Any] = {}
     for name, (given, texts) in plan.items():
         if given:

@@ -1,8 +1,10 @@
 """Text to ids and back with SentencePiece: learning a model, checking a given one, using it."""
 
 import io
+import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,10 @@ from transformer_mt.data.clean import normalize
 from transformer_mt.errors import UserError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIAL_PIECES = ["<pad>", "<unk>", "<s>", "</s>"]
+"""How they are written, by id."""
+VOCABULARY = "vocabulary.json"
+"""The file that holds the pieces by id where these are not the SentencePiece models' own."""
 LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 HASHED_LINES = 1 << 16
 THREADS = os.cpu_count() or 1
@@ -111,6 +117,19 @@ def _explained(message: str, result: Learned, settings: Settings) -> UserError:
 
 def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
     """A SentencePiece model whose special ids are ours; anything else is told what it is and what is wanted."""
+    processor = read_processor(path)
+    found = {"pad": processor.pad_id(), "unk": processor.unk_id(), "bos": processor.bos_id(), "eos": processor.eos_id()}
+    if list(found.values()) != [PAD, UNK, BOS, EOS]:
+        ids = ", ".join(f"{name} {number}" for name, number in found.items())
+        remedy = "train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3, or leave tokenizer.model out"
+        if (path.parent / VOCABULARY).is_file():
+            remedy = f"of an imported model? then give {path.parent / VOCABULARY} as tokenizer.vocabulary"
+        raise UserError(f"{path} has the special ids {ids}; wanted 0, 1, 2, 3 ({remedy})")
+    return processor
+
+
+def read_processor(path: Path) -> sentencepiece.SentencePieceProcessor:
+    """A SentencePiece model, whatever its ids are: it goes with a vocabulary of its own."""
     if not path.is_file():
         raise UserError(f"tokenizer model {path} not found")
     content = path.read_bytes()
@@ -121,13 +140,6 @@ def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
         kind = "a text file" if _is_text(content) else "another kind of file"
         hint = " (a .vocab list? the .model file beside it is wanted)" if path.suffix == ".vocab" else ""
         raise UserError(f"{path} is {kind}, wanted a SentencePiece .model{hint}") from None
-    found = {"pad": processor.pad_id(), "unk": processor.unk_id(), "bos": processor.bos_id(), "eos": processor.eos_id()}
-    if list(found.values()) != [PAD, UNK, BOS, EOS]:
-        ids = ", ".join(f"{name} {number}" for name, number in found.items())
-        raise UserError(
-            f"{path} has the special ids {ids}; wanted 0, 1, 2, 3 "
-            "(train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3, or leave tokenizer.model out)"
-        )
     return processor
 
 
@@ -139,57 +151,192 @@ def _is_text(content: bytes) -> bool:
     return b"\0" not in content[:4096]
 
 
+def read_vocabulary(path: Path) -> list[list[str]]:
+    """The pieces by id that a vocabulary.json holds: one list for both languages, or one for each."""
+    if not path.is_file():
+        raise UserError(f"vocabulary {path} not found")
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON file: {error}") from None
+    names = ["shared"] if isinstance(content, dict) and "shared" in content else ["source", "target"]
+    if not isinstance(content, dict) or sorted(content) != names:
+        raise UserError(f"{path}: wanted the key shared, or the keys source and target")
+    problems = []
+    for name in names:
+        pieces = content[name]
+        if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+            problems.append(f"{path}: {name} is no list of pieces")
+        elif pieces[: len(SPECIAL_PIECES)] != SPECIAL_PIECES:
+            problems.append(f"{path}: {name} begins with {pieces[:4]}, wanted {SPECIAL_PIECES}")
+        elif len(set(pieces)) < len(pieces):
+            twice, _ = Counter(pieces).most_common(1)[0]
+            problems.append(f"{path}: {name} has the piece {twice!r} twice")
+    if problems:
+        raise UserError(*problems)
+    return [content[name] for name in names]
+
+
+def write_vocabulary(path: Path, vocabularies: Sequence[list[str]]) -> None:
+    """Writes what `read_vocabulary` reads."""
+    names = ["shared"] if len(vocabularies) == 1 else ["source", "target"]
+    content = dict(zip(names, vocabularies, strict=True))
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", "utf-8")
+
+
+class _Side:
+    """One language's SentencePiece model, with its own ids."""
+
+    def __init__(self, processor: sentencepiece.SentencePieceProcessor) -> None:
+        self.processor = processor
+
+    @property
+    def size(self) -> int:
+        return int(self.processor.get_piece_size())
+
+    def piece(self, number: int) -> str:
+        return str(self.processor.id_to_piece(number))
+
+    def number(self, piece: str) -> int:
+        """The id of a piece, unk where there is no such piece."""
+        return int(self.processor.piece_to_id(piece))
+
+    def text_pieces(self, line: str) -> list[str]:
+        """Pieces of a normalised line, unknown ones as they are."""
+        return self.processor.encode(line, out_type=str)  # type: ignore[no-any-return]
+
+    def encode(self, lines: list[str]) -> list[list[int]]:
+        """Ids of normalised lines."""
+        return self.processor.encode(lines, num_threads=THREADS)  # type: ignore[no-any-return]
+
+    def join(self, pieces: Sequence[str]) -> str:
+        """The text that pieces of text make."""
+        return str(self.processor.decode(list(pieces)))
+
+    def language(self, line: str) -> str:
+        """What a line begins with that asks for a language."""
+        return ""
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids, none of them unk."""
+        return str(self.processor.decode(ids))
+
+
+class _SideWithVocabulary(_Side):
+    """One language's SentencePiece model that only cuts text; which id a piece has is for a vocabulary to say.
+
+    A line may begin with a piece such as `>>deu<<`, which tells a model of several languages the one that is wanted:
+    that piece is none of SentencePiece's.
+    """
+
+    def __init__(self, processor: sentencepiece.SentencePieceProcessor, pieces: list[str]) -> None:
+        super().__init__(processor)
+        self._pieces = pieces
+        self._numbers = {piece: number for number, piece in enumerate(pieces) if number not in (PAD, BOS, EOS)}
+
+    @property
+    def size(self) -> int:
+        return len(self._pieces)
+
+    def piece(self, number: int) -> str:
+        return self._pieces[number]
+
+    def number(self, piece: str) -> int:
+        return self._numbers.get(piece, UNK)
+
+    def text_pieces(self, line: str) -> list[str]:
+        return self._cut([line])[0]
+
+    def encode(self, lines: list[str]) -> list[list[int]]:
+        number = self._numbers.get
+        return [[number(piece, UNK) for piece in pieces] for pieces in self._cut(lines)]
+
+    def join(self, pieces: Sequence[str]) -> str:
+        return super().join(pieces).replace("▁", " ").strip()  # a piece unknown to SentencePiece keeps its mark
+
+    def decode(self, ids: list[int]) -> str:
+        return self.join([self._pieces[number] for number in ids])
+
+    def language(self, line: str) -> str:
+        return "".join(self._language(line)[0])
+
+    def _cut(self, lines: Sequence[str]) -> list[list[str]]:
+        languages, texts = zip(*map(self._language, lines), strict=True) if lines else ((), ())
+        found = self.processor.encode(list(texts), out_type=str, num_threads=THREADS)
+        return [[*language, *pieces] for language, pieces in zip(languages, found, strict=True)]
+
+    def _language(self, line: str) -> tuple[list[str], str]:
+        """The piece that asks for a language, if a line begins with one, and the rest of the line."""
+        end = line.find("<<") + 2 if line.startswith(">>") else 0
+        known = end > 2 and line[:end] in self._numbers
+        return ([line[:end]], line[end:].lstrip()) if known else ([], line)
+
+
 class Tokenizer:
     """Both languages' models: lines to ids and ids to lines."""
 
     def __init__(self, folder: Path) -> None:
-        shared = folder / "spm.model"
+        shared, vocabulary = folder / "spm.model", folder / VOCABULARY
         self.files = [shared] if shared.is_file() else [folder / "source.model", folder / "target.model"]
-        models = [load_model(path) for path in self.files]
-        self._source, self._target = models[0], models[-1]
+        """All that its behaviour depends on."""
+        sides: list[_Side]
+        if vocabulary.is_file():
+            processors, pieces = [read_processor(path) for path in self.files], read_vocabulary(vocabulary)
+            sides = [_SideWithVocabulary(processors[place], pieces[place]) for place in (0, -1)]
+            self.files.append(vocabulary)
+        else:
+            sides = [_Side(load_model(path)) for path in self.files]
+        self._source, self._target = sides[0], sides[-1]
 
     @property
     def models(self) -> tuple[sentencepiece.SentencePieceProcessor, sentencepiece.SentencePieceProcessor]:
-        """SentencePiece's models of source and target, one and the same where they are shared."""
-        return self._source, self._target
+        """SentencePiece's models of source and target, one and the same where they are shared.
+
+        With a vocabulary of its own a tokenizer has other ids than they have.
+        """
+        return self._source.processor, self._target.processor
 
     @property
     def source_size(self) -> int:
         """Pieces of the source vocabulary."""
-        return int(self._source.get_piece_size())
+        return self._source.size
 
     @property
     def target_size(self) -> int:
         """Pieces of the target vocabulary."""
-        return int(self._target.get_piece_size())
+        return self._target.size
 
     def source_pieces(self) -> list[str]:
         """The pieces of the source vocabulary, by id."""
-        return [self._source.id_to_piece(number) for number in range(self.source_size)]
+        return [self._source.piece(number) for number in range(self.source_size)]
 
     def target_pieces(self) -> list[str]:
         """The pieces of the target vocabulary, by id."""
-        return [self._target.id_to_piece(number) for number in range(self.target_size)]
+        return [self._target.piece(number) for number in range(self.target_size)]
 
     def source_text_pieces(self, line: str) -> list[str]:
         """The pieces of a line of the source language as its own text, unknown ones too."""
-        return self._source.encode(normalize(line), out_type=str)  # type: ignore[no-any-return]
+        return self._source.text_pieces(normalize(line))
+
+    def source_language(self, line: str) -> str:
+        """The piece by which a line asks a model of several languages for one of them, such as `>>deu<<`, or nothing."""
+        return self._source.language(normalize(line))
 
     def source_beginning(self, line: str, count: int) -> str:
         """The text of the first so many pieces of a line of the source language."""
-        return self._source.decode(self.source_text_pieces(line)[:count])  # type: ignore[no-any-return]
+        return self._source.join(self.source_text_pieces(line)[:count])
 
     def target_text_pieces(self, ids: Sequence[int]) -> list[str]:
         """Ids of the target language as text; an unknown one is a word by itself, as `decode` writes it."""
-        return ["▁⁇▁" if token == UNK else self._target.id_to_piece(int(token)) for token in ids]
+        return ["▁⁇▁" if token == UNK else self._target.piece(int(token)) for token in ids]
 
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line after `normalize`, without `</s>`; text can never produce a special id but unk."""
-        return self._source.encode([normalize(line) for line in lines], num_threads=THREADS)  # type: ignore[no-any-return]
+        return self._source.encode([normalize(line) for line in lines])
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
         """The same for the target language."""
-        return self._target.encode([normalize(line) for line in lines], num_threads=THREADS)  # type: ignore[no-any-return]
+        return self._target.encode([normalize(line) for line in lines])
 
     def ways_to_write(self, text: str) -> list[tuple[int, ...]]:
         """Ids that stand for a text of the target language: after a blank, and without one before it.
@@ -197,23 +344,24 @@ class Tokenizer:
         None at all where the vocabulary lacks a character of it.
         """
         text = normalize(text)
-        after_blank = self._target.encode(text)
+        (after_blank,) = self._target.encode([text])
         if not after_blank:
             return []
-        first, rest = self._target.id_to_piece(after_blank[0]), after_blank[1:]
+        first, rest = self._target.piece(after_blank[0]), after_blank[1:]
         if first.startswith("▁"):
             glued = [*self._cut(first[1:]), *rest] if len(first) > 1 else rest
         else:  # a model that puts no blank before a line
-            after_blank, glued = self._target.encode(f" {text}"), after_blank
+            (with_blank,) = self._target.encode([f" {text}"])
+            after_blank, glued = with_blank, after_blank
         ways = dict.fromkeys((tuple(after_blank), tuple(glued)))
         return [way for way in ways if way and UNK not in way]
 
     def _cut(self, piece: str) -> list[int]:
         """Ids that make up the characters of a piece: itself if there is such a piece, else its parts."""
-        number = self._target.piece_to_id(piece)
+        number = self._target.number(piece)
         if number != UNK or len(piece) < 2:
             return [number]
-        half = max(range(1, len(piece)), key=lambda place: (self._target.piece_to_id(piece[:place]) != UNK, place))
+        half = max(range(1, len(piece)), key=lambda place: (self._target.number(piece[:place]) != UNK, place))
         return [*self._cut(piece[:half]), *self._cut(piece[half:])]
 
     def decode(self, ids: Sequence[int], unknown_marker: str = "⁇") -> str:

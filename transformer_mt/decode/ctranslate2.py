@@ -190,10 +190,14 @@ def _opened(folder: Path, precision: str, workers: int, threads: int, device: to
     if precision not in supported:
         there = ", ".join(sorted(supported))
         raise UserError(f"--precision {precision}: found none such, CTranslate2 has {there} on this {device.type}")
-    return engine.Translator(
-        str(folder), device.type, device_index=device.index or 0, compute_type=precision,
-        inter_threads=workers, intra_threads=threads,
-    )  # fmt: skip
+    before = torch.get_num_threads()
+    try:
+        return engine.Translator(
+            str(folder), device.type, device_index=device.index or 0, compute_type=precision,
+            inter_threads=workers, intra_threads=threads,
+        )  # fmt: skip
+    finally:
+        torch.set_num_threads(before)  # both set the number of the same library's threads
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,7 @@
 """Sources in, hypotheses out: our own search over one model or several, with memory and processors in view."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
-from threading import Event
 from typing import Protocol
 
 import numpy as np
@@ -19,14 +16,13 @@ from transformer_mt.decode.constrained import NO_WORDS, ConstrainedBeamSearch, P
 from transformer_mt.decode.models import ModelSteps
 from transformer_mt.decode.sample import Sampling
 from transformer_mt.decode.search import Hypothesis, LengthPenalty, Live, Rules, Strategy, search
+from transformer_mt.decode.workers import can_fork, side_by_side
 from transformer_mt.distributed import is_out_of_memory
 from transformer_mt.model.transformer import Transformer
 
 UNLIMITED = 1 << 30
 SENTENCES_FOR_A_WORKER = 16
 """Fewer are not worth a worker of their own."""
-MOST_WORKERS = 4
-"""More would wait for the interpreter; beyond that each has several threads. torchrun takes as many as one likes."""
 MOST_EXTRA_BEAMS = 12
 """Beams that required phrases add to decoding.beam_size: one for each of their tokens, at most so many."""
 
@@ -74,17 +70,22 @@ class NativeEngine:
         Two searches of one thread are faster than one of two: they wait for each other at no matrix product.
         """
         threads = torch.get_num_threads()
-        workers = (
-            min(threads, MOST_WORKERS, len(sources) // SENTENCES_FOR_A_WORKER) if self._device.type == "cpu" else 1
-        )
-        if workers < 2:
+        workers = min(threads, len(sources) // SENTENCES_FOR_A_WORKER)
+        if self._device.type != "cpu" or workers < 2 or not can_fork():
             yield from self._search(sources)
-        else:
-            yield from _side_by_side(self._search, sources, workers, max(1, threads // workers))
+            return
+        order = _longest_first(sources)
+        shares = [order[first::workers] for first in range(workers)]
+        yield from side_by_side(lambda share: self._share(sources, share), shares, max(1, threads // workers))
+
+    def _share(self, sources: Sequence[Source], places: Sequence[int]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """`search` of some of the sources."""
+        for index, hypotheses in self._search([sources[place] for place in places]):
+            yield places[index], hypotheses
 
     def _search(self, sources: Sequence[Source]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """What does not fit into memory is tried again, half as much together."""
-        order = sorted(range(len(sources)), key=lambda place: (-len(sources[place].ids), place))
+        order = _longest_first(sources)
         free = [place for place in order if not sources[place].phrases]
         bound = [place for place in order if sources[place].phrases]
         for places in (free, bound):
@@ -156,35 +157,5 @@ class NativeEngine:
         )
 
 
-def _side_by_side(
-    search: Callable[[Sequence[Source]], Iterator[tuple[int, list[Hypothesis]]]], sources: Sequence[Source],
-    workers: int, threads: int,
-) -> Iterator[tuple[int, list[Hypothesis]]]:  # fmt: skip
-    """Shares sources out among Python threads: torch lets go of the interpreter while it computes."""
-    found: SimpleQueue[tuple[int, list[Hypothesis]] | None] = SimpleQueue()
-    before, stop = torch.get_num_threads(), Event()
-    order = sorted(range(len(sources)), key=lambda place: (-len(sources[place].ids), place))
-
-    def work(share: Sequence[int]) -> None:
-        torch.set_num_threads(threads)
-        with torch.no_grad():  # which is a thread's own
-            for index, hypotheses in search([sources[place] for place in share]):
-                found.put((share[index], hypotheses))
-                if stop.is_set():
-                    return
-
-    with ThreadPoolExecutor(workers, thread_name_prefix="search") as team:
-        try:
-            working = {team.submit(work, order[first::workers]) for first in range(workers)}
-            for worker in working:
-                worker.add_done_callback(lambda _: found.put(None))
-            while working:
-                if (item := found.get()) is not None:
-                    yield item
-                for worker in [worker for worker in working if item is None and worker.done()]:
-                    worker.result()  # raises here what was raised there
-                    working.remove(worker)
-        finally:
-            stop.set()
-            team.shutdown()
-            torch.set_num_threads(before)
+def _longest_first(sources: Sequence[Source]) -> list[int]:
+    return sorted(range(len(sources)), key=lambda place: (-len(sources[place].ids), place))

@@ -158,7 +158,9 @@ class Translator:
         parts = []
         for number, ids in enumerate(self.tokenizer.encode_source(lines)):
             paragraph = self._paragraph(lines[number], ids, most)
-            texts = paragraph.sentences if paragraph else [lines[number]]
+            texts = list(paragraph.sentences) if paragraph else [lines[number]]
+            if language := self.tokenizer.source_language(lines[number]):  # each sentence asks for it
+                texts[1:] = [f"{language} {text}" for text in texts[1:]]
             for place, text in enumerate(texts):
                 found = self.tokenizer.encode_source([text])[0] if paragraph else ids
                 if not found:

@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from transformer_mt.atomic import new_folder, sha256, write_json
+from transformer_mt.config import Decoding
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from transformer_mt.decode.ctranslate2 import RECORD, library
 from transformer_mt.decode.translator import Translator
 from transformer_mt.errors import RunError, UserError
-from transformer_mt.model.folder import WEIGHTS, load
+from transformer_mt.export.proof import LONGEST_OUTPUT, SENTENCES, TOLERANCE, apart, probe_targets, probes
+from transformer_mt.export.readme import write_readme
+from transformer_mt.model.folder import WEIGHTS, Loaded, load
 from transformer_mt.model.transformer import (
     Attention,
     DecoderLayer,
@@ -41,18 +44,92 @@ SINUSOIDS = 4096
 ACTIVATIONS = {F.relu: "RELU", F.gelu: "GELU", F.silu: "SWISH"}
 
 
+PRECISIONS = (
+    "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16",
+)  # fmt: skip
+"""What weights are written in."""
+
+
+def export(
+    origin: Path, destination: Path, precision: str = "float32", sentences: Sequence[str] = SENTENCES
+) -> dict[str, Any]:
+    """Writes a folder for those who use CTranslate2 without us: model, SentencePiece files, README.md.
+
+    It is checked in float32, then written in the precision that is wanted. Returns what was compared.
+    """
+    loaded = load(origin, torch.device("cpu"))
+    with new_folder(destination) as folder:
+        checked = _write(folder, loaded, precision, sentences)
+        for file in loaded.tokenizer.files:
+            shutil.copyfile(file, folder / file.name)
+        write_readme(loaded.origin, folder, _use(loaded, precision))
+    return checked
+
+
 def convert(origin: Path, destination: Path) -> None:
     """Writes the model of a folder for CTranslate2, in float32; the new folder appears whole, and checked."""
     loaded = load(origin, torch.device("cpu"))
-    model, tokenizer, start = loaded.model, loaded.tokenizer, loaded.start
-    spec = specification(model, tokenizer, start)
-    spec.validate()
-    spec.optimize()  # tensors that are equal, such as tied ones, are written once
     with new_folder(destination) as folder:
-        spec.save(str(folder))
-        checked = check(folder, model, tokenizer, start)
-        facts = {"version": VERSION, "ctranslate2": library().__version__, "positions": _positions(model)}
-        write_json(folder / RECORD, {**facts, "checked": checked})
+        _write(folder, loaded, "float32", SENTENCES)
+
+
+def _write(folder: Path, loaded: Loaded, precision: str, sentences: Sequence[str]) -> dict[str, Any]:
+    model, tokenizer, start = loaded.model, loaded.tokenizer, loaded.start
+    _save(specification(model, tokenizer, start), folder, "float32")
+    checked = check(folder, model, tokenizer, start, sentences)
+    if precision != "float32":
+        _save(specification(model, tokenizer, start), folder, precision)
+    facts = {"version": VERSION, "ctranslate2": library().__version__, "positions": _positions(model)}
+    write_json(folder / RECORD, {**facts, "precision": precision, "checked": checked})
+    return checked
+
+
+def _save(spec: Any, folder: Path, precision: str) -> None:
+    spec.validate()  # optimize: tensors that are equal, such as tied ones, are written once
+    spec.optimize(quantization=None if precision == "float32" else precision)
+    spec.save(str(folder))
+
+
+def _use(loaded: Loaded, precision: str) -> str:
+    """How a program of a few lines translates with the folder."""
+    names = [file.name for file in loaded.tokenizer.files if file.suffix == ".model"]
+    positions = _positions(loaded.model)
+    limit = "" if positions is None else f" Lines of at most {positions - 1} pieces, and outputs of as many."
+    settings = loaded.decoding
+    penalty = {"none": 0.0, "average": 1.0}.get(settings.length_penalty.form, settings.length_penalty.alpha)
+    return f"""\
+## Use
+
+With CTranslate2, from {loaded.languages.source} to {loaded.languages.target}; weights in {precision}.
+`pip install ctranslate2 sentencepiece`, then, in this folder:
+
+```python
+import unicodedata
+
+import ctranslate2
+import sentencepiece
+
+engine = ctranslate2.Translator(".", device="cpu")
+source = sentencepiece.SentencePieceProcessor(model_file="{names[0]}")
+target = sentencepiece.SentencePieceProcessor(model_file="{names[-1]}")
+lines = [" ".join(unicodedata.normalize("NFC", line).split()) for line in ["A line to translate.", "And another one."]]
+found = engine.translate_batch(
+    source.encode(lines, out_type=str), beam_size={settings.beam_size}, length_penalty={penalty:g}, max_input_length=0,
+    max_decoding_length=256, disable_unk=True, suppress_sequences=[["<pad>"], ["<s>"]],
+)
+print("\\n".join(target.decode(result.hypotheses[0]) for result in found))
+```
+
+`</s>` is added to the source, and `{loaded.tokenizer.target_pieces()[loaded.start]}` is what outputs begin with: the
+folder says so, and the program need not.{limit} CTranslate2's search is another one than ours: it divides a sum of
+log-probabilities by length^length_penalty, where ours has {_penalty(settings)}; its probabilities are those among the
+pieces that are allowed; a sentence is done when beam_size hypotheses are. So outputs are alike, not always equal."""
+
+
+def _penalty(settings: Decoding) -> str:
+    alpha = f"{settings.length_penalty.alpha:g}"
+    forms = {"none": "1", "average": "length", "power": f"length^{alpha}", "gnmt": f"((5 + length) / 6)^{alpha}"}
+    return forms[settings.length_penalty.form]
 
 
 def cached(origin: Path, translator: Translator, say: Callable[[str], None]) -> Path:
@@ -243,67 +320,70 @@ def _array(tensor: Tensor) -> NDArray[np.float32]:
 
 # Whether it says what the model says
 
-LENGTHS = (0, 1, 1, 2, 3, 5, 10, 20, 40, 80, 200)
-"""Pieces of the sources that both are given, and in reverse order of the targets that both score."""
-LONGEST = 64
-"""Most pieces of a greedy output."""
 TOGETHER = 4
 """Lines in a batch, of unequal lengths, that CTranslate2 scores."""
-TOLERANCE = 1e-3
+SCORES_TOLERANCE = 1e-3
 """Largest difference of one piece's log-probability, in nats."""
-TIE = 1e-4
-"""Two pieces whose log-probabilities are no further apart are equally good."""
+NEVER = -1e30
+"""Logits below it are of pieces that may not come."""
 
 
-def check(folder: Path, model: Transformer, tokenizer: Tokenizer, start: int) -> dict[str, Any]:
-    """Compares a conversion with the model, in float32 on the CPU: greedy outputs, piece by piece, and scores.
+def check(
+    folder: Path, model: Transformer, tokenizer: Tokenizer, start: int, sentences: Sequence[str] = SENTENCES
+) -> dict[str, Any]:
+    """Compares a conversion with the model, in float32 on the CPU: greedy outputs, piece by piece, logits and scores.
 
     A greedy output is right if each of its pieces is the likeliest one, for the model, after those before it. Returns
     what was compared; raises RunError if anything differs.
     """
     engine = library().Translator(str(folder), "cpu", compute_type="float32", intra_threads=torch.get_num_threads())
     room = (_positions(model) or 1 << 30) - 1
-    sources = _probes(tokenizer.source_size, room, UNK)
-    targets = _probes(tokenizer.target_size, room, EOS + 1)[::-1]
-    outputs = _greedy(engine, tokenizer, sources, min(LONGEST, room))
-    rows = [*zip(sources, targets, strict=True), *zip(sources, outputs, strict=True)]
-    expected, gaps = [], []
+    sources = probes(tokenizer, sentences, room)
+    outputs, told = _greedy(engine, tokenizer, sources, min(LONGEST_OUTPUT, room))
+    rows = [*zip(sources, probe_targets(tokenizer, sentences, room), strict=True), *zip(sources, outputs, strict=True)]
+    expected, pieces, largest, wrong = [], [], 0.0, 0
     for number, (source, target) in enumerate(rows):
-        scores = _log_probabilities(model, start, source, target)
+        logits = _logits(model, start, source, target)
+        scores = logits.log_softmax(-1)
         expected.append(scores.gather(1, torch.tensor([*target, EOS])[:, None])[:, 0])
         if number >= len(sources) and source:  # of an empty line no model is asked
-            gaps.append(_gaps(scores, target, min(LONGEST, room)))
+            gaps = _gaps(scores, target, min(LONGEST_OUTPUT, room))
+            theirs = told[number - len(sources)]
+            may = theirs > NEVER
+            difference, allowed = (
+                apart(theirs[may], logits[: len(theirs)][may]) if bool(may.any()) else (torch.nan, 0.0)
+            )
+            largest = difference if not difference <= largest else largest  # what is no number stays
+            wrong += not (difference <= allowed and bool((gaps <= allowed).all()))
+            pieces.append(gaps)
+    wrong += sum(bool(output) for source, output in zip(sources, outputs, strict=True) if not source)
     difference = float((torch.cat(expected) - _scores(engine, tokenizer, rows)).abs().max())
-    made_up = sum(bool(output) for source, output in zip(sources, outputs, strict=True) if not source)
-    wrong = made_up + sum(not bool((gap <= TIE).all()) for gap in gaps)
-    if wrong or not difference <= TOLERANCE:  # what is no number is not right either
+    if wrong or not difference <= SCORES_TOLERANCE:
         raise RunError(
-            f"the model that CTranslate2 reads is not this one: {wrong} of {len(outputs)} greedy outputs differ, and "
-            f"log-probabilities by {difference:.2g} (at most {TOLERANCE:g} is right); nothing was kept of it"
+            f"the model that CTranslate2 reads is not this one: {wrong} of {len(outputs)} greedy outputs or their "
+            f"logits differ (by {largest:.2g}; {TOLERANCE:g} of the largest one is right), log-probabilities by "
+            f"{difference:.2g} (at most {SCORES_TOLERANCE:g} is right); nothing was kept of it"
         )
-    pieces = torch.cat(gaps)
+    ties = int((torch.cat(pieces) > 0).sum())
     return {
-        "greedy_outputs": len(gaps), "greedy_pieces": len(pieces), "greedy_ties": int((pieces > 0).sum()),
+        "greedy_outputs": len(pieces), "greedy_pieces": sum(map(len, pieces)), "greedy_ties": ties,
+        "largest_difference_of_logits": largest,
         "scored_outputs": len(rows), "scored_pieces": sum(map(len, expected)), "largest_difference": difference,
     }  # fmt: skip
 
 
-def _probes(vocabulary: int, room: int, special: int) -> list[list[int]]:
-    """Made-up lines of LENGTHS, the same each time; one of one piece is `special`."""
-    generator = np.random.default_rng(1)
-    lines = [generator.integers(EOS + 1, vocabulary, min(length, room)).tolist() for length in LENGTHS]
-    lines[LENGTHS.index(1)] = [special]
-    return lines
-
-
-def _greedy(engine: Any, tokenizer: Tokenizer, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
+def _greedy(
+    engine: Any, tokenizer: Tokenizer, sources: Sequence[list[int]], limit: int
+) -> tuple[list[list[int]], list[Tensor]]:
+    """Greedy outputs and, for each of their steps, the logits, (steps, V): those of forbidden pieces are very low."""
     pieces = tokenizer.target_pieces()
     ids = {piece: number for number, piece in enumerate(pieces)}
     found = engine.translate_batch(
         _named(sources, tokenizer.source_pieces()), beam_size=1, max_input_length=0, max_decoding_length=limit,
-        disable_unk=True, suppress_sequences=[[pieces[token]] for token in (PAD, BOS)],
+        disable_unk=True, suppress_sequences=[[pieces[token]] for token in (PAD, BOS)], return_logits_vocab=True,
     )  # fmt: skip
-    return [[ids[piece] for piece in output.hypotheses[0]] for output in found]
+    logits = [np.array([np.array(step) for step in (output.logits or [[]])[0]], np.float32) for output in found]
+    return [[ids[piece] for piece in output.hypotheses[0]] for output in found], list(map(torch.from_numpy, logits))
 
 
 def _scores(engine: Any, tokenizer: Tokenizer, rows: Sequence[tuple[list[int], list[int]]]) -> Tensor:
@@ -319,10 +399,10 @@ def _named(rows: Sequence[list[int]], pieces: list[str]) -> list[list[str]]:
 
 
 @torch.no_grad()
-def _log_probabilities(model: Transformer, start: int, source: list[int], target: list[int]) -> Tensor:
+def _logits(model: Transformer, start: int, source: list[int], target: list[int]) -> Tensor:
     """What may come after `start` and after each piece of a target, for our model: (T + 1, V)."""
     hidden = model(torch.tensor([[*source, EOS]]), torch.tensor([[start, *target]]))
-    return model.logits(hidden[0]).log_softmax(-1)
+    return model.logits(hidden[0])
 
 
 def _gaps(scores: Tensor, output: list[int], limit: int) -> Tensor:

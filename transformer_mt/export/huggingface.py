@@ -4,19 +4,76 @@ Marian's sinusoids are ours in another order, all sines before all cosines, and 
 So the channels of everything that is added to them are brought into that order; heads and inner units stay.
 """
 
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_mt.data.tokenizer import BOS, EOS, PAD
-from transformer_mt.errors import UserError
+from transformer_mt.atomic import new_folder, write_json
+from transformer_mt.config import Decoding
+from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from transformer_mt.errors import RunError, UserError
+from transformer_mt.export import fast_tokenizer
+from transformer_mt.export.proof import SENTENCES, Proof, probes, prove
+from transformer_mt.export.readme import USE, write_readme
+from transformer_mt.model.folder import WEIGHTS, Loaded, load, save_tensors
 from transformer_mt.model.transformer import Attention, DecoderLayer, EncoderLayer, FeedForward, Residual, Transformer
 
 ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu", F.silu: "swish"}
 POSITIONS = 4096
 """Rows of the table of sinusoids that transformers is to compute: longer lines fail there."""
+LONGEST_OUTPUT = 512
+"""Most pieces of an output where generate() is told no other number, since it knows none that follows the source."""
+TOGETHER = 4
+"""Lines in a batch, of unequal lengths, when the folder is checked."""
+WHERE = "the model that transformers reads"
+EXAMPLE, EXAMPLE_2 = "The committee met on Tuesday.", "Where is the station?"
+HARD_LINES = (
+    "", " ", "  two  blanks ", "\ta tab\tand\nlines\r\n", "</s>", "a</s>b <pad> <s> <unk>", "<0x41>", "▁", "▁ a▁b ▁",
+    "☃☃ ☃", "👍🏽👩\u200d👧", "中文、日本語。한국어", "cafe\u0301 e\u0301", "a\u200bb\u200d \u200dc", "q\u200d\u0301",
+    "\ufeffa\u00a0b\u2028c", "a\x00b\x85c", "½ ² ﬁ Ａ１ ｶﾞ …", "ß İ ẞ ǆ", "x" * 50, "עברית العربية हिन्दी ไทย",
+)  # fmt: skip
+"""What tokenizers stumble over."""
+
+
+def library() -> Any:
+    """The module `transformers`; it is no dependency of ours, so it may be missing."""
+    try:
+        return import_module("transformers")
+    except ImportError as error:
+        install = "pip install 'transformer-mt[huggingface]'"
+        raise UserError(f"transformers cannot be loaded ({error}): {install}") from None
+
+
+def export(origin: Path, destination: Path, sentences: Sequence[str] = SENTENCES) -> Proof:
+    """Writes the model of a folder for transformers; the new folder appears whole, and checked with `sentences`.
+
+    Raises UserError with all reasons why a model or its tokenizer is none that Marian can be, RunError if what was
+    written does not say what the model says.
+    """
+    library()
+    loaded = load(origin, torch.device("cpu"))
+    taken = destination.exists() and (not destination.is_dir() or any(destination.iterdir()))
+    reasons = [f"{destination} is there already and not empty: give a new folder"] if taken else []
+    reasons += [*obstacles(loaded.model), *fast_tokenizer.obstacles(loaded.tokenizer)]
+    if reasons:
+        raise UserError(*reasons)
+    with new_folder(destination) as folder:
+        save_tensors(marian_state(loaded.model), folder / WEIGHTS)
+        write_json(folder / "config.json", marian_config(loaded.model, loaded.start))
+        write_json(folder / "generation_config.json", generation_config(loaded.decoding, loaded.start))
+        fast_tokenizer.write_tokenizer(loaded.tokenizer, folder, POSITIONS, loaded.decoding.unknown_marker)
+        write_readme(loaded.origin, folder, _use(loaded))
+        return check(folder, loaded, sentences)
+
+
+# What a model is to transformers
 
 
 def obstacles(model: Transformer) -> list[str]:
@@ -74,6 +131,41 @@ def marian_config(
     }
 
 
+def generation_config(settings: Decoding, start: int, pad: int = PAD, eos: int = EOS, bos: int = BOS) -> dict[str, Any]:
+    """What generation_config.json holds: our search in transformers' terms, as near as they come."""
+    drawn = settings.sampling
+    how: dict[str, Any] = {
+        "num_beams": settings.beam_size,
+        "early_stopping": "never",  # as ours, it goes on while a better output may come
+        "length_penalty": _power(settings),
+    }
+    if drawn is not None:
+        how = {"do_sample": True, "temperature": drawn.temperature, "top_k": drawn.top_k or 0}
+        how["top_p"] = 1.0 if drawn.top_p is None else drawn.top_p
+    return {
+        "decoder_start_token_id": start,
+        "bos_token_id": bos,
+        "eos_token_id": eos,
+        "pad_token_id": pad,
+        "suppress_tokens": _never(settings),
+        "max_length": LONGEST_OUTPUT,
+        "min_length": settings.min_length and settings.min_length + 1,  # the start symbol counts there
+        "no_repeat_ngram_size": settings.no_repeat_ngram,
+        **how,
+    }
+
+
+def _never(settings: Decoding) -> list[int]:
+    """Ids that no output has."""
+    return [PAD, BOS] if settings.allow_unknown else [PAD, UNK, BOS]
+
+
+def _power(settings: Decoding) -> float:
+    """That of transformers' own length penalty, n^power: the one that is nearest to ours."""
+    penalty = settings.length_penalty
+    return {"none": 0.0, "average": 1.0}.get(penalty.form, penalty.alpha)
+
+
 def marian_state(model: Transformer) -> dict[str, Tensor]:
     """The weights by a MarianMTModel's names, on the CPU; tied ones stand there once, sinusoids not at all."""
     _refuse(model)
@@ -127,3 +219,135 @@ def _feed_forward(name: str, ours: FeedForward, residual: Residual, order: Tenso
 
 def _norm(name: str, ours: nn.LayerNorm, order: Tensor) -> dict[str, Tensor]:
     return {f"{name}.weight": ours.weight[order], f"{name}.bias": ours.bias[order]}
+
+
+# What a person reads
+
+
+def _use(loaded: Loaded) -> str:
+    """The part of the README that tells how to use the folder with transformers, and what is different there."""
+    settings = loaded.decoding
+    limit, penalty = settings.max_length, settings.length_penalty
+    ours = {"none": "1", "average": "n", "power": f"n^{penalty.alpha:g}", "gnmt": f"((5 + n) / 6)^{penalty.alpha:g}"}
+    theirs = f"n^{_power(settings):g}"
+    same = "as transformer-mt does" if penalty.form != "gnmt" else f"transformer-mt by {ours['gnmt']}"
+    notes = [
+        f"A line may have {POSITIONS - 1} pieces, and so may an output.",
+        f"transformer-mt ends an output after {limit.factor:g} x source pieces + {limit.extra} pieces; `generate` "
+        f"knows no such limit, so give it for each batch as above, else it is {LONGEST_OUTPUT}.",
+        f"`generate` divides the log-probability of n pieces by {theirs}, {same}"
+        + (": outputs of different lengths may rank differently." if penalty.form == "gnmt" else "."),
+        "Its beam search drops a sentence end that is not among the num_beams best continuations, ours does not.",
+        "Lines that are too long are not split into sentences.",
+        *fast_tokenizer.limits(loaded.tokenizer),
+    ]
+    code = f'''from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+folder = "."  # where this README is
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+
+batch = tokenizer(["{EXAMPLE}", "{EXAMPLE_2}"], padding=True, return_tensors="pt")
+limit = int({limit.factor:g} * (batch["input_ids"].shape[1] - 1)) + {limit.extra + 2}
+for line in tokenizer.batch_decode(model.generate(**batch, max_length=limit), skip_special_tokens=True):
+    print(line)'''
+    listed = "\n".join(f"- {note}" for note in notes)
+    return f"{USE}\n\nWith the library transformers, from this folder:\n\n```python\n{code}\n```\n\n{listed}\n"
+
+
+# Whether it says what the model says
+
+
+def check(folder: Path, loaded: Loaded, sentences: Sequence[str]) -> Proof:
+    """Loads a folder with transformers and compares it with the model: tokenizer, logits, greedy outputs.
+
+    Raises RunError if anything differs.
+    """
+    transformers = library()
+    with _quiet(transformers):
+        model, found = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+            folder, output_loading_info=True, dtype=torch.float32, local_files_only=True
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        problems = [f"{kind.replace('_', ' ')}: {', '.join(map(str, names))}" for kind, names in found.items() if names]
+        sizes = len(tokenizer), model.config.vocab_size, len(loaded.model.output.weight)
+        if len(set(sizes)) > 1:
+            problems.append("pieces of tokenizer, config.json and model: {}, {} and {}".format(*sizes))
+        problems += _other_text(tokenizer, loaded.tokenizer, [*sentences, *HARD_LINES], loaded.decoding.unknown_marker)
+        if problems:
+            raise RunError(*(f"{WHERE}: {problem}; nothing was kept of it" for problem in problems))
+        sources = probes(loaded.tokenizer, sentences)
+        marian = _Marian(model.eval(), loaded.start)
+        return prove(loaded.model, loaded.start, marian, sources, _never(loaded.decoding), POSITIONS, WHERE)
+
+
+def _other_text(theirs: Any, ours: Tokenizer, lines: Sequence[str], unknown_marker: str) -> list[str]:
+    """What is wrong if a line is cut or written another way."""
+    for line, wanted in zip(lines, ours.encode_source(lines), strict=True):
+        ids = theirs(line)["input_ids"]
+        if ids[-1:] != [EOS] or not fast_tokenizer.equally_good(ours, wanted, ids[:-1]):
+            return [f"tokenizer.json cuts {line!r} into {ids}, wanted {[*wanted, EOS]}"]
+        text = ours.decode(wanted, unknown_marker)
+        if (written := theirs.decode(ids, skip_special_tokens=True)) != text:
+            return [f"tokenizer.json writes {written!r}, wanted {text!r}"]
+    return []
+
+
+class _Marian:
+    """A MarianMTModel as `prove` asks it, a few padded lines at a time."""
+
+    def __init__(self, model: Any, start: int) -> None:
+        self._model, self._start = model, start
+
+    @torch.no_grad()
+    def logits(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
+        """As `Other.logits`."""
+        found: list[Tensor] = []
+        for place in range(0, len(sources), TOGETHER):
+            rows = [[self._start, *target] for target in targets[place : place + TOGETHER]]
+            batch = self._batch(sources[place : place + TOGETHER])
+            logits = self._model(**batch, decoder_input_ids=_padded(rows), use_cache=False).logits
+            found += [logits[number, : len(row)] for number, row in enumerate(rows)]
+        return found
+
+    @torch.no_grad()
+    def greedy(self, sources: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
+        """As `Other.greedy`."""
+        plain = {
+            "num_beams": 1,
+            "do_sample": False,
+            "min_length": 0,
+            "no_repeat_ngram_size": 0,
+            "early_stopping": False,
+        }
+        found: list[list[int]] = []
+        for place in range(0, len(sources), TOGETHER):
+            batch = self._batch(sources[place : place + TOGETHER])
+            outputs = self._model.generate(**batch, **plain, max_new_tokens=limit).tolist()
+            found += [row[1 : row.index(EOS, 1) if EOS in row[1:] else None] for row in outputs]
+        return found
+
+    def _batch(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        rows = [[*source, EOS] for source in sources]
+        mask = _padded([[1] * len(row) for row in rows])
+        return {"input_ids": _padded(rows), "attention_mask": mask}
+
+
+def _padded(rows: Sequence[list[int]]) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Keeps the library's progress bars and advice from the terminal."""
+    settings = transformers.utils.logging
+    level, bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
+    settings.set_verbosity(logging.CRITICAL)
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        settings.set_verbosity(level)
+        if bars:
+            settings.enable_progress_bar()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer_mt.atomic import new_folder
+from transformer_mt.atomic import new_folder, read_json
 from transformer_mt.config import Config
 from transformer_mt.errors import UserError
 from transformer_mt.model.card import model_card
@@ -62,6 +62,8 @@ def write_average(run: Path, config: Config, folders: Sequence[Path], output: Pa
     steps = [checkpoint.step_of(path) for path in sorted(folders)]
     validations = log.validations(log.read_metrics(run))
     last = next((event for event in reversed(validations) if event["step"] in steps), None)
-    card = model_card(config, sum(tensor.numel() for tensor in tensors.values()), steps, last)
+    counts = (read_json(run / "corpus" / "stage.json") or {}).get("counts", {})
+    pairs = counts.get("train", {}).get("pairs")
+    card = model_card(config, sum(tensor.numel() for tensor in tensors.values()), steps, last, pairs)
     with new_folder(output) as partial:
         write_model(partial, tensors, model_settings(config, steps), run / "tokenizer", card)
