@@ -124,3 +124,6 @@ def test_a_model_from_elsewhere_translates_is_scored_and_goes_on(tmp_path: Path)
     assert done.exit_code == 0 and "BLEU" in done.stdout
     done = inside(tmp_path, "export", "-m", "ours", "--format", "ctranslate2", "--output", "further")
     assert done.exit_code == 0 and (tmp_path / "further" / "vocabulary.json").is_file(), done.stderr
+    for form, told in (("onnx", "has ids of its own"), ("huggingface", "vocabulary.json")):
+        done = inside(tmp_path, "export", "-m", "ours", "--format", form, "--output", form)
+        assert done.exit_code == 2 and told in done.stderr and not (tmp_path / form).exists()

@@ -45,8 +45,13 @@ def write_tokenizer(folder: Path, **sizes: int) -> Path:
 
 
 def write_folder(
-    folder: Path, tokenizer: Path, *, seed: int = 1, bias: Mapping[int, float] | None = None,
-    noise: float = 0.2, **keys: Any
+    folder: Path,
+    tokenizer: Path,
+    *,
+    seed: int = 1,
+    bias: Mapping[int, float] | None = None,
+    noise: float = 0.2,
+    **keys: Any,
 ) -> Path:
     """A model folder; the weights are random, but so that its probabilities differ much from step to step.
 

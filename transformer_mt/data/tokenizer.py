@@ -319,7 +319,7 @@ class Tokenizer:
         return self._source.text_pieces(normalize(line))
 
     def source_language(self, line: str) -> str:
-        """The piece by which a line asks a model of several languages for one of them, such as `>>deu<<`, or nothing."""
+        """The piece by which a line asks a model of several languages for one of them, as in `>>deu<<`, or nothing."""
         return self._source.language(normalize(line))
 
     def source_beginning(self, line: str, count: int) -> str:

@@ -44,8 +44,6 @@ def apart(theirs: Tensor, ours: Tensor) -> tuple[float, float]:
     return float((theirs - ours).abs().max()), TOLERANCE * scale
 
 
-
-
 class Other(Protocol):
     """A model as another program runs it, in float32. Ids are ours, without the start symbol and without `</s>`."""
 
