@@ -49,22 +49,22 @@ def test_an_error_is_raised_here_and_ends_the_others() -> None:
         list(side_by_side(work, [0, 1, 0], 1))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_is_killed_is_told_of(number: signal.Signals) -> None:
+def test_a_process_that_is_killed_is_told_of() -> None:
     """As the kernel does when memory runs out."""
 
     def work(share: int) -> Iterator[int]:
         yield share
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
 
-    with pytest.raises(RunError, match=rf"signal {int(number)} .*--batch-size"):
+    with pytest.raises(RunError, match=r"signal 9 .*--batch-size"):
         list(side_by_side(work, [1, 2], 1))
 
 
-def test_ctrl_c_is_left_to_the_parent() -> None:
+def test_signals_to_all_processes_are_left_to_the_parent() -> None:
     def work(share: int) -> Iterator[int]:
         os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
         yield share
 
     assert list(side_by_side(work, [7], 1)) == [7]

@@ -49,7 +49,7 @@ def side_by_side(work: Callable[[Share], Iterable[Result]], shares: Sequence[Sha
             process.join()
 
 
-def _received(receiver: Connection, running: dict[Connection, multiprocessing.process.BaseProcess]) -> Iterator[Result]:
+def _received(receiver: Connection, running: dict[Connection, BaseProcess]) -> Iterator[Result]:
     """What a process has sent: one result, an error, or, as None, its end."""
     try:
         kind, value = receiver.recv()
@@ -74,14 +74,14 @@ def _work(
     others: Sequence[Connection],
     threads: int,
 ) -> None:
-    """The life of a process: the signals that end this program reach its parent, which ends it.
+    """The life of a process: signals that end this program are for its parent, which ends it.
 
     others: what the parent listens to; while this process has it open too, nobody would notice that the parent is gone.
     """
     for receiver in others:
         receiver.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):  # which may be sent to all processes of a job
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(threads)
     keep_large_buffers()
     with suppress(OSError):  # where nobody listens any more
