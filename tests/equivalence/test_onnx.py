@@ -19,6 +19,7 @@ from transformer_mt.data.tokenizer import EOS, Tokenizer, learn
 from transformer_mt.decode.translator import Translator
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.export import onnx as export
+from transformer_mt.export.onnx_halves import decoder_layers, positions
 from transformer_mt.model.folder import FORMAT, load, weights, write_model
 
 onnx = pytest.importorskip("onnx")
@@ -104,11 +105,11 @@ def test_no_weight_is_written_twice(exported: Path) -> None:
         named = net.named_parameters()
         return sum(each.numel() for name, each in named if name.startswith(beginning) and rest in name)
 
-    attention, tokens = export.decoder_layers(net)[0].cross_attention, net.target_embedding.tokens.weight
+    attention, tokens = decoder_layers(net)[0].cross_attention, net.target_embedding.tokens.weight
     projections = count("decoder.", "cross_attention.projection")
     biased = attention.projection.bias is not None
     queries = len(net.decoder) * attention.heads * attention.key_size * (net.model_size + biased)
-    table = export.positions(net) * (attention.key_size if net.positions == "rotary" else net.model_size)
+    table = positions(net) * (attention.key_size if net.positions == "rotary" else net.model_size)
     outputs = sum(each.numel() for each in {tokens, net.output.weight}) + count("output_bias")
     expected = {
         "encoder": count("encoder") + projections - queries + tokens.numel() + table,
@@ -125,7 +126,7 @@ def test_all_sizes_are_free(exported: Path) -> None:
     """Also none: the first step has no past; and one token or many go in at a time."""
     loaded = load(exported / "model", torch.device("cpu"))
     files = export.Files(exported / "onnx", read_json(exported / "onnx" / "config.json"))
-    most = min(export.positions(loaded.model), 200)
+    most = min(positions(loaded.model), 200)
     generator = np.random.default_rng(1)
     for sizes in ([1], [most - 1], [2], [5, 3], [9, 1, 4, 30, 2, 8, 17, 3, 3]):
         sources, targets = (

@@ -74,6 +74,25 @@ def test_what_goes_wrong_in_a_search_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize(("threads", "most"), [(2, 64), (4, 64), (8, 32)])
+def test_many_workers_hold_no_more_than_four(monkeypatch: pytest.MonkeyPatch, threads: int, most: int) -> None:
+    asked = []
+
+    def one_after_the_other(work, shares: list[list[int]], each: int):
+        assert len(shares) == threads and each == 1
+        return (found for share in shares for found in work(share))
+
+    def search(self: NativeEngine, some: list[Source], together: int) -> Iterator[tuple[int, list[Hypothesis]]]:
+        asked.append(min(together, self.settings.batch_size))
+        return iter((number, []) for number in range(len(some)))
+
+    monkeypatch.setattr("transformer_mt.decode.engine.side_by_side", one_after_the_other)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(NativeEngine, "_search", search)
+    assert {place for place, _ in engine(batch_size=64).search(sources(200))} == set(range(200))
+    assert asked == [most] * threads
+
+
 def test_few_sentences_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_mt.decode.engine.side_by_side", None)
     with torch.no_grad():

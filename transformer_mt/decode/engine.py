@@ -23,6 +23,10 @@ from transformer_mt.model.transformer import Transformer
 UNLIMITED = 1 << 30
 SENTENCES_FOR_A_WORKER = 16
 """Fewer are not worth a worker of their own."""
+FULL_BATCHES = 4
+"""So many workers have batches of decoding.batch_size; more of them share what those hold, as memory is not theirs."""
+LEAST_BATCH = 32
+"""Sentences that a worker has together all the same."""
 MOST_EXTRA_BEAMS = 12
 """Beams that required phrases add to decoding.beam_size: one for each of their tokens, at most so many."""
 
@@ -76,29 +80,31 @@ class NativeEngine:
             return
         order = _longest_first(sources)
         shares = [order[first::workers] for first in range(workers)]
-        yield from side_by_side(lambda share: self._share(sources, share), shares, max(1, threads // workers))
+        most = max(LEAST_BATCH, self.settings.batch_size * FULL_BATCHES // workers)
 
-    def _share(self, sources: Sequence[Source], places: Sequence[int]) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """`search` of some of the sources."""
-        for index, hypotheses in self._search([sources[place] for place in places]):
-            yield places[index], hypotheses
+        def work(places: Sequence[int]) -> Iterator[tuple[int, list[Hypothesis]]]:
+            for index, hypotheses in self._search([sources[place] for place in places], most):
+                yield places[index], hypotheses
 
-    def _search(self, sources: Sequence[Source]) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """What does not fit into memory is tried again, half as much together."""
+        yield from side_by_side(work, shares, max(1, threads // workers))
+
+    def _search(self, sources: Sequence[Source], most: int = UNLIMITED) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """At most so many sentences together; what does not fit into memory is tried again, half as much together."""
         order = _longest_first(sources)
         free = [place for place in order if not sources[place].phrases]
         bound = [place for place in order if sources[place].phrases]
         for places in (free, bound):
-            most = self.settings.batch_size
+            together = min(most, self.settings.batch_size)
             while places:
                 done = set()
                 try:
-                    for number, hypotheses in self._searched([sources[place] for place in places], most):
+                    for number, hypotheses in self._searched([sources[place] for place in places], together):
                         yield places[number], hypotheses
                         done.add(places[number])
                 except (RuntimeError, MemoryError) as error:
-                    most = self._room(len(sources[places[0]].ids), self._rows_each(), min(most, len(places))) // 2
-                    if most < 1 or not is_out_of_memory(error):
+                    together = min(together, len(places))
+                    together = self._room(len(sources[places[0]].ids), self._rows_each(), together) // 2
+                    if together < 1 or not is_out_of_memory(error):
                         raise
                 places = [place for place in places if place not in done]
 
