@@ -151,7 +151,7 @@ def check_corpus(config: Config) -> None:
     """Raises UserError when a run's corpus is not what the configuration asks for."""
     stage = stages(config, print)[0]
     if read_record(stage.folder) is None:
-        raise UserError(f"{config.output} has no corpus yet: run `train` with this configuration first")
+        raise UserError(f"{config.output} has no corpus yet: run `download` or `train` with this configuration first")
     if changes := stage.stale():
         raise UserError(f"{stage.folder} is not this configuration's: run `download`, or give another output", *changes)
 
