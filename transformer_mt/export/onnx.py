@@ -119,7 +119,7 @@ def write_files(folder: Path, model: Transformer) -> int:
         """Keys and values of all layers, and which of their axes are free."""
         sizes = (attention.key_size, attention.value_size)
         # Each is a tensor of its own: torch would take those that are one for one input.
-        tensors = [[torch.zeros(rows, attention.heads, cells, size)] * layers for size in sizes]
+        tensors = [[torch.zeros(rows, attention.heads, cells, size) for _ in range(layers)] for size in sizes]
         return tensors, [[{0: batch, 2: axis}] * layers] * 2
 
     ids = torch.full((rows, length), EOS)
