@@ -34,6 +34,6 @@ def keep_large_buffers() -> bool:
     if reserve := library.malloc(RESERVE):
         first = -(-reserve // LARGE_PAGE) * LARGE_PAGE
         library.madvise(first, RESERVE - LARGE_PAGE, HUGEPAGE)
-        library.malloc(64)  # behind it, so that what is freed is not at the end, from where it would be given back
+        library.malloc(LARGE_PAGE)  # behind it: what is freed at the end may be given back
         library.free(reserve)
     return bool(reserve)

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class Failure(Exception):
@@ -18,6 +19,10 @@ class Failure(Exception):
     def __init__(self, *messages: str) -> None:
         super().__init__("\n".join(messages))
         self.messages = messages
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Lets one that another process sends be what it was, whatever its constructor asks for."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class UserError(Failure):

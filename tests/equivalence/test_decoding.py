@@ -67,13 +67,15 @@ class Recordings:
     def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         self.made += 1
         state = cast(RecordedStepDecoder, cast(Any, work).__self__)
-        memory, results = self.memory(state), [torch.zeros(0)]
+        memory, results, longest = self.memory(state), [torch.zeros(0)], state.longest
 
         def repeat() -> Tensor:
             assert self.memory(state) == memory
             self.repeated += 1
             results[0].fill_(torch.nan)  # what the last repetition gave is overwritten
+            now, state.longest = state.longest, longest  # sizes are those of the recording
             results[0] = work()
+            state.longest = now
             return results[0]
 
         return repeat

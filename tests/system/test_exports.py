@@ -51,6 +51,9 @@ def test_small_weights(trained: Trained, tmp_path: Path) -> None:
         assert done.exit_code == 0, done.stderr
         sizes.append((tmp_path / precision / "model.bin").stat().st_size)
         assert example(tmp_path / precision).split("\n")[:2] == REVERSED[:2]
+    (tmp_path / "here").mkdir()
+    done = inside(tmp_path / "here", "export", "-m", trained.model, "--format", "ctranslate2", "--output", ".")
+    assert done.exit_code == 0 and (tmp_path / "here" / "model.bin").is_file(), done.stderr
     assert sizes[1] < 0.9 * sizes[0]  # the table of positions stays as it is
 
 

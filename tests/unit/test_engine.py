@@ -74,16 +74,20 @@ def test_what_goes_wrong_in_a_search_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize(("threads", "most"), [(2, 64), (4, 64), (8, 32)])
-def test_many_workers_hold_no_more_than_four(monkeypatch: pytest.MonkeyPatch, threads: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("threads", "most"), [(2, (64, 32_000)), (4, (64, 32_000)), (8, (32, 16_000)), (10, (32, 12_800))]
+)
+def test_many_workers_hold_no_more_than_four(
+    monkeypatch: pytest.MonkeyPatch, threads: int, most: tuple[int, int]
+) -> None:
     asked = []
 
-    def one_after_the_other(work, shares: list[list[int]], each: int):
-        assert len(shares) == threads and each == 1
+    def one_after_the_other(work, shares: list[list[int]]):
+        assert len(shares) == threads
         return (found for share in shares for found in work(share))
 
-    def search(self: NativeEngine, some: list[Source], together: int) -> Iterator[tuple[int, list[Hypothesis]]]:
-        asked.append(min(together, self.settings.batch_size))
+    def search(self: NativeEngine, some: list[Source]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        asked.append((self.settings.batch_size, self.settings.batch_tokens))
         return iter((number, []) for number in range(len(some)))
 
     monkeypatch.setattr("transformer_mt.decode.engine.side_by_side", one_after_the_other)

@@ -1,13 +1,14 @@
 """What is printed when something goes wrong, by whom, and with which exit code."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from transformer_mt.errors import OtherRankFailed, RunError, Stopped, UserError, reported
+from transformer_mt.errors import Failure, OtherRankFailed, RunError, Stopped, UserError, reported
 
 
 def outcome(
@@ -100,3 +101,13 @@ def test_a_reader_who_leaves_is_no_error(size: int) -> None:
     done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "failure", [UserError("a", "b"), RunError("c"), Stopped(15, "saved"), OtherRankFailed(2, "lost")], ids=repr
+)
+def test_a_failure_of_another_process_is_what_it_was(failure: Failure) -> None:
+
+    again = pickle.loads(pickle.dumps(failure))
+    assert (type(again), again.messages, str(again)) == (type(failure), failure.messages, str(failure))
+    assert vars(again) == vars(failure)

@@ -29,13 +29,25 @@ def test_results_come_from_other_processes_as_they_are_made() -> None:
         if share[0] == 1:  # what there is comes before the end of the work
             time.sleep(600)
 
-    found = side_by_side(work, [[1, 2], [3]], 1)
+    found = side_by_side(work, [[1, 2], [3]])
     rows = [next(found) for _ in range(3)]
     found.close()  # type: ignore[attr-defined]
     assert {value for value, _, _ in rows} == {1, 4, 9}
     processes = {process for _, process, _ in rows}
     assert len(processes) == 2 and os.getpid() not in processes
     assert {threads for _, _, threads in rows} == {1}
+
+
+def test_a_process_that_has_used_its_threads_can_be_copied() -> None:
+    """Those of the copy would wait for ever for threads that it has not."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        torch.randn(2000, 2000).softmax(-1)
+        found = list(side_by_side(lambda share: iter([float(torch.ones(2000, 2000).softmax(-1).sum())]), [1, 2]))
+    finally:
+        torch.set_num_threads(before)
+    assert found == [pytest.approx(2000)] * 2
 
 
 def test_an_error_is_raised_here_and_ends_the_others() -> None:
@@ -46,7 +58,7 @@ def test_an_error_is_raised_here_and_ends_the_others() -> None:
         yield share
 
     with pytest.raises(KeyError, match="told"):
-        list(side_by_side(work, [0, 1, 0], 1))
+        list(side_by_side(work, [0, 1, 0]))
 
 
 def test_a_process_that_is_killed_is_told_of() -> None:
@@ -58,7 +70,7 @@ def test_a_process_that_is_killed_is_told_of() -> None:
         time.sleep(600)
 
     with pytest.raises(RunError, match=r"signal 9 .*--batch-size"):
-        list(side_by_side(work, [1, 2], 1))
+        list(side_by_side(work, [1, 2]))
 
 
 def test_signals_to_all_processes_are_left_to_the_parent() -> None:
@@ -67,7 +79,7 @@ def test_signals_to_all_processes_are_left_to_the_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         yield share
 
-    assert list(side_by_side(work, [7], 1)) == [7]
+    assert list(side_by_side(work, [7])) == [7]
 
 
 def test_leaving_early_ends_them_all() -> None:
@@ -75,7 +87,7 @@ def test_leaving_early_ends_them_all() -> None:
         yield share
         time.sleep(600)
 
-    found = side_by_side(work, [1, 2], 1)
+    found = side_by_side(work, [1, 2])
     next(found)
     assert len(multiprocessing.active_children()) == 2
     found.close()  # type: ignore[attr-defined]
@@ -91,11 +103,11 @@ def test_an_error_that_cannot_be_sent_ends_it_all_the_same() -> None:
         yield share
 
     with pytest.raises(RunError, match="exit code 1"):
-        list(side_by_side(work, [1], 1))
+        list(side_by_side(work, [1]))
 
 
 def test_a_worker_has_no_workers() -> None:
-    assert list(side_by_side(lambda share: iter([can_fork()]), [1], 1)) == [False]
+    assert list(side_by_side(lambda share: iter([can_fork()]), [1])) == [False]
 
 
 def test_a_worker_ends_when_its_parent_is_gone() -> None:
@@ -110,12 +122,12 @@ def test_a_worker_ends_when_its_parent_is_gone() -> None:
                     time.sleep(0.01)
 
             multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-            writer.send(next(iter(side_by_side(work, [1], 1))))
+            writer.send(next(iter(side_by_side(work, [1]))))
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(child, 0)
         yield reader.recv()
 
-    (worker,) = side_by_side(parent, [1], 1)
+    (worker,) = side_by_side(parent, [1])
     deadline = time.monotonic() + 30
     while _runs(worker) and time.monotonic() < deadline:
         time.sleep(0.02)

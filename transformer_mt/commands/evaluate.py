@@ -109,7 +109,7 @@ def evaluate_run(
         make = partial(_score_test_set, config, name, translations, references, facts, say)
         reports.append(on_first_rank(make))
     plain = (precision, engine, translator.settings) == ("float32", "native", config.decoding)
-    if plain and [each.origin for each in loaded] == [config.output / "model"]:
+    if plain and [each.origin.resolve() for each in loaded] == [(config.output / "model").resolve()]:
         on_first_rank(lambda: _tell_in_card(config.output / "model" / "README.md", reports))
     return reports
 

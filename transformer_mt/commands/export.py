@@ -25,6 +25,7 @@ def export(model: Path, form: str, output: Path, precision: str | None, sentence
         problems += error.messages
     if problems:
         raise UserError(*problems)
+    output = output.absolute()  # even the current folder has a name
     compared: dict[str, Any]
     if form == "huggingface":
         from transformer_mt.export import huggingface

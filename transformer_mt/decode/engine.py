@@ -26,7 +26,7 @@ SENTENCES_FOR_A_WORKER = 16
 FULL_BATCHES = 4
 """So many workers have batches of decoding.batch_size; more of them share what those hold, as memory is not theirs."""
 LEAST_BATCH = 32
-"""Sentences that a worker has together all the same."""
+"""Sentences that a worker may have together all the same."""
 MOST_EXTRA_BEAMS = 12
 """Beams that required phrases add to decoding.beam_size: one for each of their tokens, at most so many."""
 
@@ -80,21 +80,21 @@ class NativeEngine:
             return
         order = _longest_first(sources)
         shares = [order[first::workers] for first in range(workers)]
-        most = max(LEAST_BATCH, self.settings.batch_size * FULL_BATCHES // workers)
+        engine = NativeEngine(self.models, _shared_out(self.settings, workers), self.start, self.words)
 
         def work(places: Sequence[int]) -> Iterator[tuple[int, list[Hypothesis]]]:
-            for index, hypotheses in self._search([sources[place] for place in places], most):
+            for index, hypotheses in engine._search([sources[place] for place in places]):
                 yield places[index], hypotheses
 
-        yield from side_by_side(work, shares, max(1, threads // workers))
+        yield from side_by_side(work, shares)
 
-    def _search(self, sources: Sequence[Source], most: int = UNLIMITED) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """At most so many sentences together; what does not fit into memory is tried again, half as much together."""
+    def _search(self, sources: Sequence[Source]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """What does not fit into memory is tried again, half as much together."""
         order = _longest_first(sources)
         free = [place for place in order if not sources[place].phrases]
         bound = [place for place in order if sources[place].phrases]
         for places in (free, bound):
-            together = min(most, self.settings.batch_size)
+            together = self.settings.batch_size
             while places:
                 done = set()
                 try:
@@ -161,6 +161,13 @@ class NativeEngine:
         return Sampling(
             live, draws, self._penalty, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
         )
+
+
+def _shared_out(settings: Decoding, workers: int) -> Decoding:
+    """What each of several workers may hold at once."""
+    many = max(1, workers / FULL_BATCHES)
+    size = min(settings.batch_size, max(LEAST_BATCH, int(settings.batch_size / many)))
+    return settings.model_copy(update={"batch_size": size, "batch_tokens": max(1, int(settings.batch_tokens / many))})
 
 
 def _longest_first(sources: Sequence[Source]) -> list[int]:

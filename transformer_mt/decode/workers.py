@@ -23,11 +23,12 @@ def can_fork() -> bool:
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
-def side_by_side(work: Callable[[Share], Iterable[Result]], shares: Sequence[Share], threads: int) -> Iterator[Result]:
+def side_by_side(work: Callable[[Share], Iterable[Result]], shares: Sequence[Share]) -> Iterator[Result]:
     """Does the work of each share in a process of its own, and gives what comes of it as it comes.
 
     Python threads would wait for each other: torch takes and gives back the interpreter at every operation. Each
-    process has so many threads. What is raised there is raised here; leaving early ends all of them.
+    process has one thread: those that this one has used are not copied, and more would wait for them. What is raised
+    there is raised here; leaving early ends all of them.
     """
     context = multiprocessing.get_context("fork")
     running: dict[Connection, BaseProcess] = {}
@@ -35,7 +36,7 @@ def side_by_side(work: Callable[[Share], Iterable[Result]], shares: Sequence[Sha
         for share in shares:
             receiver, sender = context.Pipe(duplex=False)
             process: BaseProcess = context.Process(
-                target=_work, args=(work, share, sender, [receiver, *running], threads), daemon=True
+                target=_work, args=(work, share, sender, [receiver, *running]), daemon=True
             )
             process.start()
             sender.close()
@@ -46,6 +47,7 @@ def side_by_side(work: Callable[[Share], Iterable[Result]], shares: Sequence[Sha
     finally:
         for process in running.values():
             process.kill()
+        for process in running.values():
             process.join()
 
 
@@ -53,7 +55,7 @@ def _received(receiver: Connection, running: dict[Connection, BaseProcess]) -> I
     """What a process has sent: one result, an error, or, as None, its end."""
     try:
         kind, value = receiver.recv()
-    except EOFError:
+    except (EOFError, OSError):
         process = running[receiver]
         process.join()
         code = process.exitcode or 0
@@ -68,11 +70,7 @@ def _received(receiver: Connection, running: dict[Connection, BaseProcess]) -> I
 
 
 def _work(
-    work: Callable[[Share], Iterable[Result]],
-    share: Share,
-    sender: Connection,
-    others: Sequence[Connection],
-    threads: int,
+    work: Callable[[Share], Iterable[Result]], share: Share, sender: Connection, others: Sequence[Connection]
 ) -> None:
     """The life of a process: signals that end this program are for its parent, which ends it.
 
@@ -82,7 +80,7 @@ def _work(
         receiver.close()
     for number in (signal.SIGINT, signal.SIGTERM):  # which may be sent to all processes of a job
         signal.signal(number, signal.SIG_IGN)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     keep_large_buffers()
     with suppress(OSError):  # where nobody listens any more
         try:

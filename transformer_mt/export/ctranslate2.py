@@ -115,7 +115,7 @@ target = sentencepiece.SentencePieceProcessor(model_file="{names[-1]}")
 lines = [" ".join(unicodedata.normalize("NFC", line).split()) for line in ["A line to translate.", "And another one."]]
 found = engine.translate_batch(
     source.encode(lines, out_type=str), beam_size={settings.beam_size}, length_penalty={penalty:g}, max_input_length=0,
-    max_decoding_length=256, disable_unk=True, suppress_sequences=[["<pad>"], ["<s>"]],
+    max_decoding_length=256, disable_unk={not settings.allow_unknown}, suppress_sequences=[["<pad>"], ["<s>"]],
 )
 print("\\n".join(target.decode(result.hypotheses[0]) for result in found))
 ```

@@ -150,21 +150,25 @@ class Renumbered:
 def _model_settings(theirs: MarianFolder) -> Model:
     config = theirs.config
     start = theirs.vocabularies[-1][config["decoder_start_token_id"]]
-    return Model(
-        encoder_layers=config["encoder_layers"],
-        decoder_layers=config["decoder_layers"],
-        model_size=config["d_model"],
-        feedforward_size=config["encoder_ffn_dim"],
-        heads=config["encoder_attention_heads"],
-        dropout=config["dropout"],
-        attention_dropout=config["attention_dropout"],
-        activation_dropout=config["activation_dropout"],
-        activation=ACTIVATIONS[config["activation_function"]],  # type: ignore[arg-type]
-        attention_bias=True,
-        output_bias=True,
-        tie_embeddings=theirs.tying,  # type: ignore[arg-type]
-        start_symbol={number: name for name, number in START.items()}[SPECIAL_PIECES.index(start)],  # type: ignore[arg-type]
-    )
+    values = {
+        "encoder_layers": config["encoder_layers"],
+        "decoder_layers": config["decoder_layers"],
+        "model_size": config["d_model"],
+        "feedforward_size": config["encoder_ffn_dim"],
+        "heads": config["encoder_attention_heads"],
+        "dropout": config["dropout"],
+        "attention_dropout": config["attention_dropout"],
+        "activation_dropout": config["activation_dropout"],
+        "activation": ACTIVATIONS[config["activation_function"]],
+        "attention_bias": True,
+        "output_bias": True,
+        "tie_embeddings": theirs.tying,
+        "start_symbol": {number: name for name, number in START.items()}[SPECIAL_PIECES.index(start)],
+    }
+    try:
+        return Model.model_validate(values)
+    except ValidationError as error:
+        raise UserError(*problems(error.errors(), values, str(theirs.path / "config.json"))) from None
 
 
 def _tensors(theirs: MarianFolder, vocabularies: Sequence[Renumbered]) -> Iterator[tuple[str, Tensor]]:
@@ -245,7 +249,9 @@ def _languages(theirs: MarianFolder, source: str | None, target: str | None) -> 
     ]
     known = next((pair for pair in candidates if pair and all(isinstance(one, str) and one for one in pair)), None)
     if not known and not (source and target):
-        raise UserError(f"{theirs.path} does not tell its languages: wanted the codes of source and target")
+        raise UserError(
+            f"{theirs.path} does not tell its languages: wanted their codes (--source-language, --target-language)"
+        )
     pair = (
         {"source": source or known[0], "target": target or known[1]} if known else {"source": source, "target": target}
     )

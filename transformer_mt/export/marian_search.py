@@ -73,7 +73,7 @@ def _left(folder: MarianFolder, theirs: Mapping[str, Any]) -> Iterator[str]:
     never = {pieces.index(SPECIAL_PIECES[special]) for special in (PAD, UNK)}
     never |= {number for number, piece in enumerate(pieces) if piece == "<s>"}
     words = theirs.get("bad_words_ids") or []
-    if words := [word for word in words if not (len(word) == 1 and word[0] in never)]:
+    if words := [word for word in words if not (isinstance(word, list) and len(word) == 1 and word[0] in never)]:
         yield f"bad_words_ids {json.dumps(words)}"
     if tokens := [token for token in theirs.get("suppress_tokens") or [] if token not in never]:
         yield f"suppress_tokens {json.dumps(tokens)}"

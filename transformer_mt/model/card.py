@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from transformer_mt.config import SOURCE_KINDS, Config
 from transformer_mt.config.values import digest, without_paths
 
@@ -20,8 +22,9 @@ from transformer_mt import Translator
 print(Translator.load(".").translate(["{example}"])[0].text)
 ```
 
-For the library transformers: `transformer-mt export --format huggingface --model . --output FOLDER`; for CTranslate2
-`--format ctranslate2`, for onnxruntime `--format onnx`. Each folder's README.md has an example."""
+For CTranslate2: `transformer-mt export --format ctranslate2 --model . --output FOLDER`; for the library transformers
+`--format huggingface` and for onnxruntime `--format onnx`, where these can express this model. Each folder's README.md
+has an example."""
 
 LIMITS = """\
 ## Limits
@@ -47,7 +50,8 @@ def model_card(
     made = (
         f"the mean of the checkpoints at steps {', '.join(map(str, steps))}" if len(steps) > 1 else f"step {steps[0]}"
     )
-    header = ["---", "language:", f"- {source}", f"- {target}", "pipeline_tag: translation", "license: unknown", "---"]
+    facts = {"language": [source, target], "pipeline_tag": "translation", "license": "unknown"}
+    header = ["---", yaml.safe_dump(facts, sort_keys=False).strip(), "---"]  # which quotes a language such as no
     first = f"A Transformer that translates {source} to {target}, {parameters / 1e6:.1f} million parameters, {made}."
     sections = [
         "\n".join([*header, "", f"# {config.name}", "", first]),

@@ -62,9 +62,12 @@ class RecordedStepDecoder(StepDecoder):
     def _work(self) -> Tensor:
         return self._advance(self.tokens, None, self.here, self.seen.shape[2], self.source_bias.shape[3])
 
+    def _table_rows(self) -> int:
+        """As many as there will be for long: what is recorded reads no further than it did when it was recorded."""
+        return max(256, 1 << (self.longest - 1).bit_length())
+
     def _memory(self) -> list[object]:
         """Where everything is that a step reads and writes, apart from weights."""
         tensors = [self.tokens, self.lengths, self.seen, self.source_bias]
         tensors += [part for layer in self.layers for part in (*layer.cells, *layer.source)]
-        table = self.longest.bit_length()  # tables of positions grow by doubling
-        return [table, *((tensor.data_ptr(), tensor.shape) for tensor in tensors)]
+        return [self._table_rows(), *((tensor.data_ptr(), tensor.shape) for tensor in tensors)]

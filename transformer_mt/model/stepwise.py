@@ -121,16 +121,20 @@ class StepDecoder:
         embedding = self.model.target_embedding
         if embedding.positions == "rotary":
             return None
-        return embedding.table(self.longest if embedding.positions == "sinusoidal" else embedding.max_positions)[
+        return embedding.table(self._table_rows() if embedding.positions == "sinusoidal" else embedding.max_positions)[
             positions
         ]
+
+    def _table_rows(self) -> int:
+        """Rows of the table of positions that a step may need."""
+        return self.longest
 
     def _turns(self, layer: "_Layer", positions: Tensor) -> Tensor | None:
         """What rotary positions turn queries and keys (R, H, K) by."""
         if not layer.self_attention.rotary:
             return None
         wide = torch.promote_types(self.dtype, torch.float32)
-        table = positions_up_to(self.longest, layer.self_attention.key_size, self.device, wide)
+        table = positions_up_to(self._table_rows(), layer.self_attention.key_size, self.device, wide)
         return table[positions][:, None]
 
     def _logits(self, x: Tensor) -> Tensor:
