@@ -39,6 +39,8 @@ SURFACE = {
         "--alpha --batch-size --config/-c --debug --device --format --help --input/-i --length-penalty --model/-m "
         "--output/-o --precision --quiet/-q --set --target/-t"
     ),
+    "export": "--debug --format --help --model/-m --output/-o --precision --quiet/-q --sentences",
+    "import": "--debug --help --output/-o --quiet/-q --sentences --source-language --target-language folder",
     "evaluate": (
         "--alpha --batch-size --beam-size --config/-c --debug --device --engine --help --hypothesis --json "
         "--length-penalty --model/-m --precision --quiet/-q --reference --samples --set --source-language "
