@@ -11,7 +11,6 @@ from transformer_mt.export.proof import SENTENCES
 from transformer_mt.model import folder
 
 Say = Callable[[str], None]
-FORMATS = ("huggingface", "ctranslate2", "onnx")
 
 
 def export(model: Path, form: str, output: Path, precision: str | None, sentences: Path | None, say: Say) -> None:

@@ -1,10 +1,8 @@
 """Data sets of the Hugging Face hub: choosing the part, pinning the commit, loading, and plain words for failures."""
 
-import logging
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 from transformer_mt.config import HubSource, Languages
 from transformer_mt.data.readers import BATCH_ROWS
 from transformer_mt.errors import RunError, UserError
+from transformer_mt.libraries import quiet
 
 _LOCAL_FILES = "to use local files instead: data.train: [{source: train.en, target: train.de}]"
 
@@ -130,20 +129,11 @@ def _quiet() -> Iterator[None]:
     import datasets
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
         disable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    with quiet("datasets", "huggingface_hub", "fsspec"):
+        yield
 
 
 def _sentence(source: HubSource, failure: Exception) -> str | None:

@@ -8,7 +8,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from transformer_mt.decode.engine import Source
 from transformer_mt.decode.search import Hypothesis, LengthPenalty
 from transformer_mt.errors import UserError
+from transformer_mt.libraries import optional
 
 RECORD = "transformer-mt.json"
 """The file of a converted model's folder that says what was converted, and which positions it has."""
@@ -31,15 +31,6 @@ SENTENCES_ON_CPU = 64
 """Most sentences of a batch there."""
 BATCHES_AHEAD = 4
 """Batches that wait or run for each worker: with so many, none is idle while results are read."""
-
-
-def library() -> Any:
-    """The module `ctranslate2`; it is no dependency of ours, so it may be missing."""
-    try:
-        return import_module("ctranslate2")
-    except ImportError as error:
-        install = "pip install 'transformer-mt[ctranslate2]'"
-        raise UserError(f"CTranslate2 cannot be loaded ({error}): {install}") from None
 
 
 class CTranslate2Engine:
@@ -183,7 +174,7 @@ class CTranslate2Engine:
 
 def _opened(folder: Path, precision: str, workers: int, threads: int, device: torch.device) -> Any:
     """CTranslate2's translator for a device; what it lacks is told by the options' names."""
-    engine = library()
+    engine = optional("ctranslate2", "ctranslate2")
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"--device {device.type}: CTranslate2 runs on cpu and cuda only")
     supported = engine.get_supported_compute_types(device.type)

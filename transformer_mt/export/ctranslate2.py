@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,11 +19,12 @@ from torch import Tensor, nn
 from transformer_mt.atomic import new_folder, sha256, write_json
 from transformer_mt.config import Decoding
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from transformer_mt.decode.ctranslate2 import RECORD, library
+from transformer_mt.decode.ctranslate2 import RECORD
 from transformer_mt.decode.translator import Translator
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.export.proof import LONGEST_OUTPUT, SENTENCES, TOLERANCE, apart, probe_targets, probes
 from transformer_mt.export.readme import write_readme
+from transformer_mt.libraries import optional
 from transformer_mt.model.folder import WEIGHTS, Loaded, load
 from transformer_mt.model.transformer import (
     Attention,
@@ -79,7 +79,11 @@ def _write(folder: Path, loaded: Loaded, precision: str, sentences: Sequence[str
     checked = check(folder, model, tokenizer, start, sentences)
     if precision != "float32":
         _save(specification(model, tokenizer, start), folder, precision)
-    facts = {"version": VERSION, "ctranslate2": library().__version__, "positions": _positions(model)}
+    facts = {
+        "version": VERSION,
+        "ctranslate2": optional("ctranslate2", "ctranslate2").__version__,
+        "positions": _positions(model),
+    }
     write_json(folder / RECORD, {**facts, "precision": precision, "checked": checked})
     return checked
 
@@ -168,7 +172,7 @@ def _key(origin: Path, translator: Translator) -> str:
     attention, inner = _encoder(model)[0].self_attention, _encoder(model)[0].feed_forward
     files = [sha256(path) for path in (origin / WEIGHTS, *translator.tokenizer.files)]
     form = [model.positions, attention.heads, attention.key_size, _activation(inner), translator.start]
-    text = json.dumps([VERSION, library().__version__, files, form])
+    text = json.dumps([VERSION, optional("ctranslate2", "ctranslate2").__version__, files, form])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -193,8 +197,7 @@ def _positions(model: Transformer) -> int | None:
 
 def specification(model: Transformer, tokenizer: Tokenizer, start: int) -> Any:
     """A `ctranslate2.specs.TransformerSpec` with the weights of a model, in float32."""
-    library()
-    specs = import_module("ctranslate2.specs")
+    specs = optional("ctranslate2.specs", "ctranslate2")
     first = _encoder(model)[0]
     attention, inner = first.self_attention, first.feed_forward
     keys: dict[str, Any] = {
@@ -336,7 +339,9 @@ def check(
     A greedy output is right if each of its pieces is the likeliest one, for the model, after those before it. Returns
     what was compared; raises RunError if anything differs.
     """
-    engine = library().Translator(str(folder), "cpu", compute_type="float32", intra_threads=torch.get_num_threads())
+    engine = optional("ctranslate2", "ctranslate2").Translator(
+        str(folder), "cpu", compute_type="float32", intra_threads=torch.get_num_threads()
+    )
     room = (_positions(model) or 1 << 30) - 1
     sources = probes(tokenizer, sentences, room)
     outputs, told = _greedy(engine, tokenizer, sources, min(LONGEST_OUTPUT, room))

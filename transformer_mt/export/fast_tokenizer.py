@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from transformer_mt.atomic import write_json
 from transformer_mt.data import clean
 from transformer_mt.data.model_file import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, Model, read_model
 from transformer_mt.data.tokenizer import BOS, EOS, LINE_BREAKS, PAD, UNK, VOCABULARY, Tokenizer
-from transformer_mt.errors import UserError
+from transformer_mt.libraries import optional
 
 BLANK = "\u2581"
 """What SentencePiece writes for a blank."""
@@ -47,15 +46,6 @@ _LAST_CHARACTER = 0x32000
 """No character beyond it is changed by any normalisation."""
 _SMALLEST = 2.0**-126
 """The score that SentencePiece's unigram model counts from for user-defined symbols, where no other is above it."""
-
-
-def library() -> Any:
-    """The module `tokenizers`, which comes with transformers; it is no dependency of ours, so it may be missing."""
-    try:
-        return import_module("tokenizers")
-    except ImportError as error:
-        install = "pip install 'transformer-mt[huggingface]'"
-        raise UserError(f"tokenizers cannot be loaded ({error}): {install}") from None
 
 
 def obstacles(tokenizer: Tokenizer) -> list[str]:
@@ -179,7 +169,7 @@ class _Rules:
         characters = [chr(number) for number in range(_LAST_CHARACTER) if not 0xD800 <= number < 0xE000]
         lines = [f"a{character}b" for character in characters]
         theirs = tokenizer.models[0].normalize([clean.normalize(line) for line in lines])
-        ours = library().normalizers.Sequence(list(self.normalizers()))
+        ours = optional("tokenizers", "huggingface").normalizers.Sequence(list(self.normalizers()))
         other = [
             character
             for character, line, wanted in zip(characters, lines, theirs, strict=True)
@@ -191,7 +181,7 @@ class _Rules:
 
     def tokenizer(self, unknown_marker: str) -> Any:
         """A `tokenizers.Tokenizer`."""
-        tokenizers = library()
+        tokenizers = optional("tokenizers", "huggingface")
         end = self.model.pieces[EOS]
         result = tokenizers.Tokenizer(self._algorithm())
         result.normalizer = tokenizers.normalizers.Sequence([*self.normalizers(), *self._unknown_runs()])
@@ -215,7 +205,7 @@ class _Rules:
 
     def normalizers(self) -> Iterator[Any]:
         """Our cleaning, then SentencePiece's normalisation, as its model file has it."""
-        tokenizers = library()
+        tokenizers = optional("tokenizers", "huggingface")
         normalizers, regex = tokenizers.normalizers, tokenizers.Regex
         joiners = normalizers.Replace(regex(_pattern(clean.STRAY_JOINERS.pattern).replace("^", r"\A")), "")
         fold = [
@@ -245,12 +235,12 @@ class _Rules:
         What is unknown in it cannot look like a special piece then.
         """
         if self.model.algorithm == "unigram" and not self.model.byte_fallback:
-            tokenizers = library()
+            tokenizers = optional("tokenizers", "huggingface")
             run = tokenizers.Regex(f"[^{_characters(self.known)}]+")
             yield tokenizers.normalizers.Replace(run, UNKNOWN)
 
     def _algorithm(self) -> Any:
-        models, model = library().models, self.model
+        models, model = optional("tokenizers", "huggingface").models, self.model
         if model.algorithm == "BPE":
             vocabulary = {piece: number for number, piece in enumerate(model.pieces)}
             return models.BPE(
@@ -297,7 +287,7 @@ class _Rules:
 
     def _decoders(self, unknown_marker: str) -> Iterator[Any]:
         """As `Tokenizer.decode`: what stands between unknown pieces is text by itself, and it is one line."""
-        tokenizers, model = library(), self.model
+        tokenizers, model = optional("tokenizers", "huggingface"), self.model
         decoders = tokenizers.decoders
 
         def replace(pattern: str, content: str) -> Any:

@@ -7,7 +7,6 @@ So the channels of everything that is added to them are brought into that order;
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,10 +17,12 @@ from torch import Tensor, nn
 from transformer_mt.atomic import new_folder, write_json
 from transformer_mt.config import Decoding
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from transformer_mt.decode.models import padded
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.export import fast_tokenizer
 from transformer_mt.export.proof import SENTENCES, Proof, probes, prove
 from transformer_mt.export.readme import USE, write_readme
+from transformer_mt.libraries import optional
 from transformer_mt.model.folder import WEIGHTS, Loaded, load, save_tensors
 from transformer_mt.model.transformer import Attention, DecoderLayer, EncoderLayer, FeedForward, Residual, Transformer
 
@@ -30,6 +31,7 @@ POSITIONS = 4096
 """Rows of the table of sinusoids that transformers is to compute: longer lines fail there."""
 LONGEST_OUTPUT = 512
 """Most pieces of an output where generate() is told no other number, since it knows none that follows the source."""
+CPU = torch.device("cpu")
 TOGETHER = 4
 """Lines in a batch, of unequal lengths, when the folder is checked."""
 WHERE = "the model that transformers reads"
@@ -42,23 +44,14 @@ HARD_LINES = (
 """What tokenizers stumble over."""
 
 
-def library() -> Any:
-    """The module `transformers`; it is no dependency of ours, so it may be missing."""
-    try:
-        return import_module("transformers")
-    except ImportError as error:
-        install = "pip install 'transformer-mt[huggingface]'"
-        raise UserError(f"transformers cannot be loaded ({error}): {install}") from None
-
-
 def export(origin: Path, destination: Path, sentences: Sequence[str] = SENTENCES) -> Proof:
     """Writes the model of a folder for transformers; the new folder appears whole, and checked with `sentences`.
 
     Raises UserError with all reasons why a model or its tokenizer is none that Marian can be, RunError if what was
     written does not say what the model says.
     """
-    library()
-    loaded = load(origin, torch.device("cpu"))
+    optional("transformers", "huggingface")
+    loaded = load(origin, CPU)
     taken = destination.exists() and (not destination.is_dir() or any(destination.iterdir()))
     reasons = [f"{destination} is there already and not empty: give a new folder"] if taken else []
     reasons += [*obstacles(loaded.model), *fast_tokenizer.obstacles(loaded.tokenizer)]
@@ -263,8 +256,8 @@ def check(folder: Path, loaded: Loaded, sentences: Sequence[str]) -> Proof:
 
     Raises RunError if anything differs.
     """
-    transformers = library()
-    with _quiet(transformers):
+    transformers = optional("transformers", "huggingface")
+    with quiet(transformers):
         model, found = transformers.AutoModelForSeq2SeqLM.from_pretrained(
             folder, output_loading_info=True, dtype=torch.float32, local_files_only=True
         )
@@ -306,7 +299,7 @@ class _Marian:
         for place in range(0, len(sources), TOGETHER):
             rows = [[self._start, *target] for target in targets[place : place + TOGETHER]]
             batch = self._batch(sources[place : place + TOGETHER])
-            logits = self._model(**batch, decoder_input_ids=_padded(rows), use_cache=False).logits
+            logits = self._model(**batch, decoder_input_ids=padded(rows, PAD, CPU), use_cache=False).logits
             found += [logits[number, : len(row)] for number, row in enumerate(rows)]
         return found
 
@@ -329,17 +322,12 @@ class _Marian:
 
     def _batch(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         rows = [[*source, EOS] for source in sources]
-        mask = _padded([[1] * len(row) for row in rows])
-        return {"input_ids": _padded(rows), "attention_mask": mask}
-
-
-def _padded(rows: Sequence[list[int]]) -> Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+        mask = padded([[1] * len(row) for row in rows], PAD, CPU)
+        return {"input_ids": padded(rows, PAD, CPU), "attention_mask": mask}
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Keeps the library's progress bars and advice from the terminal."""
     settings = transformers.utils.logging
     level, bars = settings.get_verbosity(), settings.is_progress_bar_enabled()

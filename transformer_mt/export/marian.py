@@ -13,7 +13,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from transformer_mt.data.tokenizer import (
 )
 from transformer_mt.decode.models import padded
 from transformer_mt.errors import RunError, UserError
+from transformer_mt.export.huggingface import quiet
 from transformer_mt.export.marian_folder import (
     ACTIVATIONS,
     BIAS,
@@ -50,6 +50,7 @@ from transformer_mt.export.marian_folder import (
 )
 from transformer_mt.export.marian_search import search_settings
 from transformer_mt.export.proof import SENTENCES, Proof, probes, prove
+from transformer_mt.libraries import optional
 from transformer_mt.model.card import LIMITS, USE
 from transformer_mt.model.folder import FORMAT, START, build, load_weights, weights, write_model
 
@@ -74,7 +75,6 @@ def import_marian(
     if destination.exists():
         raise UserError(f"{destination} is there already: wanted the name of a new folder")
     theirs = read_marian(folder)
-    library()
     languages = _languages(theirs, source, target)
     decoding, left = search_settings(theirs)
     settings = _model_settings(theirs)
@@ -85,7 +85,8 @@ def import_marian(
         "format": FORMAT, "languages": languages.model_dump(mode="json"), "model": settings.model_dump(mode="json"),
         "decoding": decoding.model_dump(mode="json"), "steps": [],
     }  # fmt: skip
-    with tempfile.TemporaryDirectory() as place, new_folder(destination) as partial:
+    transformers = optional("transformers", "huggingface")
+    with quiet(transformers), tempfile.TemporaryDirectory() as place, new_folder(destination) as partial:
         for name in ("source", "target"):
             shutil.copyfile(folder / f"{name}.spm", Path(place) / f"{name}.model")
         write_vocabulary(Path(place) / VOCABULARY, [vocabulary.pieces for vocabulary in vocabularies])
@@ -101,15 +102,6 @@ def import_marian(
     for text in left:
         say(text)
     return proof
-
-
-def library() -> Any:
-    """The module `transformers`; it is no dependency of ours, so it may be missing."""
-    try:
-        return import_module("transformers")
-    except ImportError as error:
-        install = "pip install 'transformer-mt[huggingface]'"
-        raise UserError(f"the original runs by the library transformers ({error}): {install}") from None
 
 
 # What is in a folder, as ours
@@ -295,7 +287,7 @@ class Original:
     """A Marian folder as transformers runs it, in float32 on the CPU, with our ids: an `Other` of export.proof."""
 
     def __init__(self, theirs: MarianFolder, vocabularies: Sequence[Renumbered]) -> None:
-        transformers = library()
+        transformers = optional("transformers", "huggingface")
         try:
             self._model = transformers.MarianMTModel.from_pretrained(
                 theirs.path, dtype=torch.float32, local_files_only=True
@@ -324,7 +316,7 @@ class Original:
     def greedy(self, sources: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
         """The output of each source that takes the likeliest piece again and again; at most so many pieces."""
         forbidden = [number for number in self._target.to_theirs(FORBIDDEN) if number >= 0]
-        self._model.generation_config = library().GenerationConfig(
+        self._model.generation_config = optional("transformers", "huggingface").GenerationConfig(
             num_beams=1, do_sample=False, max_new_tokens=limit, suppress_tokens=forbidden, pad_token_id=self._pad,
             eos_token_id=self._end, decoder_start_token_id=self._start,
         )  # fmt: skip
@@ -353,7 +345,8 @@ def compare_tokenizers(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sacremoses, which it asks for and never uses
-            tokenizer = library().MarianTokenizer.from_pretrained(theirs.path, local_files_only=True)
+            transformers = optional("transformers", "huggingface")
+            tokenizer = transformers.MarianTokenizer.from_pretrained(theirs.path, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
         return [f"MarianTokenizer cannot be loaded and was not compared: {str(error).split(chr(10), 1)[0]}"]
     folded: list[str] = []

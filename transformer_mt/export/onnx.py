@@ -7,10 +7,7 @@ size, H heads, K key size, V vocabulary. B, S, P and N are free; P may be 0.
 import logging
 import shutil
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib import import_module
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.export.onnx_halves import Decoder, Encoder, decoder_layers, positions
 from transformer_mt.export.proof import SENTENCES, Proof, probes, prove
 from transformer_mt.export.readme import write_readme
+from transformer_mt.libraries import optional, quiet
 from transformer_mt.model.folder import Loaded, load
 from transformer_mt.model.transformer import Transformer
 
@@ -42,7 +40,7 @@ def export(origin: Path, destination: Path, sentences: Sequence[str] = SENTENCES
     not say what the model says.
     """
     for name in LIBRARIES:
-        library(name)
+        optional(name, "onnx")
     loaded = load(origin, torch.device("cpu"))
     if (own := loaded.tokenizer.files[-1]).name == VOCABULARY:
         raise UserError(f"{own}: an imported model has ids of its own, which no ONNX folder has a tokenizer for yet")
@@ -55,15 +53,6 @@ def export(origin: Path, destination: Path, sentences: Sequence[str] = SENTENCES
         proof = check(folder, facts, loaded, sentences)
         write_json(folder / "config.json", {**facts, "checked": proof.record()})
     return proof
-
-
-def library(name: str) -> Any:
-    """One of the modules that exporting needs; they are no dependencies of ours, so they may be missing."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        install = "pip install 'transformer-mt[onnx]'"
-        raise UserError(f"{name} cannot be loaded ({error}): {install}") from None
 
 
 def description(loaded: Loaded, opset: int) -> dict[str, Any]:
@@ -145,38 +134,23 @@ def _write(
     outputs: Sequence[str],
 ) -> int:
     """Traces one half and writes it; returns its opset."""
-    with _quiet():
+    # The exporter warns of its own code and of what it skips: nothing to act on, and what it writes is checked.
+    with quiet("torch.onnx", "onnxscript", "onnx_ir", level=logging.ERROR):
         program = torch.onnx.export(
             half.eval(), tuple(arguments), dynamo=True, dynamic_shapes=tuple(axes), input_names=list(inputs),
             output_names=list(outputs), optimize=False, verbose=False,
         )  # fmt: skip
         assert program is not None
         # Without limits, so that of a projection that is used in part only that part is written.
-        library("onnxscript.optimizer").optimize(
+        optional("onnxscript.optimizer", "onnx").optimize(
             program.model, input_size_limit=sys.maxsize, output_size_limit=sys.maxsize
         )
         # Where in the source code each node comes from: paths of this machine.
-        library("onnx_ir.passes.common").ClearMetadataAndDocStringPass()(program.model)
+        optional("onnx_ir.passes.common", "onnx").ClearMetadataAndDocStringPass()(program.model)
         tensors = [value.const_value for value in program.model.graph.initializers.values()]
         size = sum(int(tensor.nbytes) for tensor in tensors if tensor is not None)
         program.save(path, external_data=size > LARGEST_FILE)
     return int(program.model.opset_imports[""])
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter warns of its own code and of what it skips: nothing to act on, and what it writes is checked."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 # Whether onnxruntime says what the model says
@@ -217,7 +191,7 @@ class Files:
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         """`facts`: what config.json holds."""
         self.facts = facts
-        runtime = library("onnxruntime")
+        runtime = optional("onnxruntime", "onnx")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
