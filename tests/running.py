@@ -262,3 +262,22 @@ class Trained:
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         output = folder / "out"
         return output.read_text("utf-8").split("\n")[:-1] if output.exists() else [], done
+
+
+def example(folder: Path, lines: Sequence[str]) -> list[str]:
+    """What the program in a folder's README.md prints, once it is given two lines, in its text or as its input."""
+    code = (folder / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+    code = re.sub(r'\["[^"]+", "[^"]+"\]', lambda _: repr(list(lines)), code)
+    run, text = [sys.executable, "-c", code], "".join(f"{line}\n" for line in lines)
+    done = subprocess.run(
+        run,
+        cwd=folder,
+        env=environment(HF_HUB_OFFLINE="1"),
+        input=text,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from transformer_mt.config import Decoding, Model
 from transformer_mt.config import Tokenizer as Settings
@@ -226,24 +225,12 @@ def test_all_reasons_are_told_at_once(tmp_path: Path) -> None:
     pieces = write_tokenizer(tmp_path / "pieces", "source")
     write_tokenizer(pieces, "target", vocabulary_size=150)
     origin = write_folder(tmp_path / "model", pieces, norm="pre", activation="swiglu", tie_embeddings="decoder")
-    (tmp_path / "marian").mkdir()
-    (tmp_path / "marian" / "mine").write_text("")
     with pytest.raises(UserError) as failure:
         export(origin, tmp_path / "marian")
     told = [message.partition(":")[0] for message in failure.value.messages]
-    assert told[0].endswith("marian is there already and not empty")
-    assert told[1:4] == ["model.norm", "model.activation", "model.tie_embeddings"]
-    assert told[4].startswith("source.model and target.model are two models") and len(told) == 5
-    assert [path.name for path in (tmp_path / "marian").iterdir()] == ["mine"]
-
-
-def test_an_empty_folder_is_filled_and_a_file_is_not_replaced(origin: Path, tmp_path: Path) -> None:
-    (tmp_path / "marian").mkdir()
-    export(origin, tmp_path / "marian")
-    assert yaml.safe_load((tmp_path / "marian" / "config.json").read_text())["model_type"] == "marian"
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
-        export(origin, tmp_path / "file")
+    assert told[:2] == ["model.norm", "model.activation"]
+    assert told[2].startswith("source.model and target.model are two models") and len(told) == 3
+    assert not (tmp_path / "marian").exists()
 
 
 def test_a_missing_library_is_told(origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import sentencepiece
 import torch
 import yaml
 
-from tests.running import files, inside, write_config
+from tests.running import example, files, inside, write_config
 from transformer_mt.atomic import read_json
 from transformer_mt.config import MaxLength
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, VOCABULARY, Tokenizer
@@ -21,7 +21,9 @@ from transformer_mt.decode.translator import Translator
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.export import ctranslate2 as to_ctranslate2
 from transformer_mt.export import marian
-from transformer_mt.export.marian import import_marian
+from transformer_mt.export.huggingface import export
+from transformer_mt.export.marian_folder import read_marian
+from transformer_mt.export.proof import Proof
 from transformer_mt.model.folder import load
 
 transformers = pytest.importorskip("transformers")
@@ -121,6 +123,10 @@ def folder(plain: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(plain, tmp_path / "opus-mt-de-en"))
 
 
+def import_marian(folder: Path, destination: Path, **keys: Any) -> Proof:
+    return marian.import_marian(read_marian(folder), destination, **keys)
+
+
 def change(path: Path, **keys: Any) -> None:
     """Changes keys of a JSON file; None leaves a key out."""
     content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
@@ -169,6 +175,27 @@ def test_what_they_say_is_what_ours_says(kind: str, tmp_path: Path) -> None:
         assert {path.name for path in (tmp_path / "ours").iterdir()} == {
             "model.safetensors", "config.yaml", "source.model", "target.model", VOCABULARY, "README.md",
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_brought_in_goes_back(kind: str, tmp_path: Path) -> None:
+    """To transformers, which then says the same as of the original; and in again, with the same weights."""
+    folder = write_folder(tmp_path / "opus-mt-de-en", more=[">>eng<<"], **KINDS[kind])
+    import_marian(folder, tmp_path / "ours")
+    export(tmp_path / "ours", tmp_path / "back")
+    lines = [*LINES, ">>eng<< ein Hund", "  ein\tHund ", "ein </s> <pad> Hund"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "back").eval()
+    assert type(tokenizer).__name__ == "MarianTokenizer"
+    found = model.generate(**tokenizer(lines, return_tensors="pt", padding=True), **THEIR_GREEDY)
+    texts = [tokenizer.decode(row, skip_special_tokens=True, use_source_tokenizer=False) for row in found]
+    assert texts == ours(tmp_path / "ours", lines, **OUR_GREEDY)
+    assert texts[:-1] == theirs(folder, lines[:-1], **THEIR_GREEDY)
+    import_marian(tmp_path / "back", tmp_path / "again")
+    first, second = (load(tmp_path / name, torch.device("cpu")) for name in ("ours", "again"))
+    assert first.tokenizer.target_pieces() == second.tokenizer.target_pieces() and first.start == second.start
+    for name, tensor in first.model.state_dict().items():
+        assert torch.equal(tensor, second.model.state_dict()[name]), name
 
 
 def test_older_folders_hold_pickled_halves(plain: Path, folder: Path, tmp_path: Path) -> None:
@@ -361,8 +388,10 @@ def test_what_differs_gets_no_folder(plain: Path, tmp_path: Path, monkeypatch: p
 
 def test_what_is_there_stays(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
-        import_marian(plain, tmp_path)
+    done = inside(tmp_path, "import", plain, "--output", ".", "--sentences", "none")
+    assert done.exit_code == 2 and ". is there already" in done.stderr and "--sentences: " in done.stderr
+    done = inside(tmp_path, "import", "gone", "--output", "mine", "--sentences", "none")
+    assert done.exit_code == 2 and len(done.stderr.splitlines()) == 3, done.stderr
     assert (tmp_path / "mine").read_text() == "mine"
 
 
@@ -414,7 +443,7 @@ def test_the_card_tells_where_it_came_from(plain: Path, tmp_path: Path) -> None:
 def test_languages_are_known_or_asked_for(
     plain: Path, tmp_path: Path, name: str, given: dict[str, str], wanted: tuple[str, str]
 ) -> None:
-    folder = marian.read_marian(Path(shutil.copytree(plain, tmp_path / name)))
+    folder = read_marian(Path(shutil.copytree(plain, tmp_path / name)))
     found = marian._languages(folder, given.get("source"), given.get("target"))
     assert (found.source, found.target) == wanted
 
@@ -547,3 +576,31 @@ def test_it_is_converted_for_ctranslate2(learned: Path, tmp_path: Path) -> None:
     assert (learned / "other").read_text().splitlines() == ours(
         learned / "ours", (learned / "test.de").read_text().splitlines()
     )
+
+
+@pytest.mark.parametrize("form", ["huggingface", "ctranslate2", "onnx"])
+def test_each_export_of_it_is_used_as_its_card_says(learned: Path, tmp_path: Path, form: str) -> None:
+    done = inside(tmp_path, "export", "-m", learned / "ours", "--format", form, "--output", "out")
+    assert done.exit_code == 0, done.stderr
+    lines = (learned / "test.de").read_text().splitlines()[:2]
+    assert example(tmp_path / "out", lines) == ours(learned / "ours", lines)
+
+
+@pytest.mark.parametrize("form", ["huggingface", "ctranslate2", "onnx"])
+def test_the_card_of_a_model_of_several_languages_asks_for_one(tmp_path: Path, form: str) -> None:
+    folder = write_folder(tmp_path / "opus-mt-de-mul", more=[">>eng<<", ">>fra<<"])
+    import_marian(folder, tmp_path / "ours")
+    done = inside(tmp_path, "export", "-m", "ours", "--format", form, "--output", "out")
+    assert done.exit_code == 0, done.stderr
+    lines = [">>eng<< ein Hund", ">>eng<< das Haus am Mond"]
+    card = (tmp_path / "out/README.md").read_text("utf-8")
+    program = card.split("```python\n")[1].split("```")[0]
+    given = lines
+    if form == "ctranslate2":  # by a line of the program
+        assert 'language = ">>eng<<"' in program
+        given = [line.removeprefix(">>eng<< ") for line in lines]
+    greedy = program.replace("beam_size=4", "beam_size=1").replace("max_length=limit", "max_new_tokens=24, num_beams=1")
+    greedy = greedy.replace("max_decoding_length=256", "max_decoding_length=24")
+    greedy = greedy.replace("limits = [", "limits = [24 for row in rows] or [")
+    (tmp_path / "out/README.md").write_text(f"```python\n{greedy}```")
+    assert example(tmp_path / "out", given) == ours(tmp_path / "ours", lines, **OUR_GREEDY)

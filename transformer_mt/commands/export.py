@@ -1,8 +1,8 @@
 """Models for other programs, and models from elsewhere; each proves that it says what the original says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformer_mt.data import files
 from transformer_mt.errors import UserError
@@ -11,18 +11,15 @@ from transformer_mt.export.proof import SENTENCES
 from transformer_mt.model import folder
 
 Say = Callable[[str], None]
+Read = TypeVar("Read")
 
 
 def export(model: Path, form: str, output: Path, precision: str | None, sentences: Path | None, say: Say) -> None:
     """Writes a model for another program and compares both; `sentences` is a file of those to compare them on."""
-    problems = list(_problems(output, form, precision))
-    lines: tuple[str, ...] = SENTENCES
-    try:
-        origin = folder.locate(model)
-        lines = tuple(_sentences(sentences)) if sentences else SENTENCES
-    except UserError as error:
-        problems += error.messages
-    if problems:
+    problems = [*_taken(output), *_precision_problems(form, precision)]
+    origin = _or_note(problems, lambda: folder.locate(model))
+    lines = _or_note(problems, lambda: _sentences(sentences))
+    if origin is None or lines is None or problems:
         raise UserError(*problems)
     output = output.absolute()  # even the current folder has a name
     compared: dict[str, Any]
@@ -45,10 +42,16 @@ def import_model(
     model: Path, output: Path, source: str | None, target: str | None, sentences: Path | None, say: Say
 ) -> None:
     """Brings a Marian folder into a model folder of ours and compares both."""
-    from transformer_mt.export.marian import import_marian
+    from transformer_mt.export import marian, marian_folder
 
-    lines = tuple(_sentences(sentences)) if sentences else SENTENCES
-    proof = import_marian(model, output, lines, source=source, target=target, say=lambda text: say(f"note: {text}"))
+    problems = list(_taken(output))
+    lines = _or_note(problems, lambda: _sentences(sentences))
+    theirs = _or_note(problems, lambda: marian_folder.read_marian(model))
+    if theirs is None or lines is None or problems:
+        raise UserError(*problems)
+    proof = marian.import_marian(
+        theirs, output.absolute(), lines, source=source, target=target, say=lambda text: say(f"note: {text}")
+    )
     say(f"{output}: compared with {model}: {told(proof.record())}")
 
 
@@ -60,7 +63,19 @@ def told(compared: dict[str, Any]) -> str:
     )
 
 
-def _sentences(path: Path) -> list[str]:
+def _or_note(problems: list[str], read: Callable[[], Read]) -> Read | None:
+    """What `read` gives; None, and its reasons among the problems, where it refuses."""
+    try:
+        return read()
+    except UserError as error:
+        problems += error.messages
+        return None
+
+
+def _sentences(path: Path | None) -> Sequence[str]:
+    """The lines of a file, or those used where none is given."""
+    if path is None:
+        return SENTENCES
     if problem := files.path_problem(path):
         raise UserError(f"--sentences: {problem}")
     lines = [line for line in files.text_lines(path) if line.strip()]
@@ -69,12 +84,13 @@ def _sentences(path: Path) -> list[str]:
     return lines
 
 
-def _problems(output: Path, form: str, precision: str | None) -> list[str]:
-    problems = []
+def _taken(output: Path) -> Iterator[str]:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        problems.append(f"--output {output} is there already: give a new folder")
+        yield f"--output {output} is there already: give a new folder"
+
+
+def _precision_problems(form: str, precision: str | None) -> Iterator[str]:
     if precision is not None and form != "ctranslate2":
-        problems.append(f"--precision does not go together with --format {form}, whose weights are float32")
+        yield f"--precision does not go together with --format {form}, whose weights are float32"
     elif precision is not None and precision not in PRECISIONS:
-        problems.append(f"--precision {precision}: wanted {', '.join(PRECISIONS)}")
-    return problems
+        yield f"--precision {precision}: wanted {', '.join(PRECISIONS)}"

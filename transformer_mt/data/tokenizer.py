@@ -280,7 +280,9 @@ class Tokenizer:
         self.files = [shared] if shared.is_file() else [folder / "source.model", folder / "target.model"]
         """All that its behaviour depends on."""
         sides: list[_Side]
-        if vocabulary.is_file():
+        self.has_vocabulary = vocabulary.is_file()
+        """Whether a vocabulary.json says which id a piece has: then SentencePiece's own ids mean nothing."""
+        if self.has_vocabulary:
             processors, pieces = [read_processor(path) for path in self.files], read_vocabulary(vocabulary)
             sides = [_SideWithVocabulary(processors[place], pieces[place]) for place in (0, -1)]
             self.files.append(vocabulary)

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -101,6 +102,11 @@ def _use(loaded: Loaded, precision: str) -> str:
     limit = "" if positions is None else f" Lines of at most {positions - 1} pieces, and outputs of as many."
     settings = loaded.decoding
     penalty = {"none": 0.0, "average": 1.0}.get(settings.length_penalty.form, settings.length_penalty.alpha)
+    pieces = loaded.tokenizer.source_pieces() if loaded.tokenizer.has_vocabulary else []
+    languages = [piece for piece in pieces if LANGUAGE.fullmatch(piece)]
+    encode = (
+        MANY_LANGUAGES.replace("{example}", languages[0]) if languages else "rows = source.encode(lines, out_type=str)"
+    )
     return f"""\
 ## Use
 
@@ -117,8 +123,9 @@ engine = ctranslate2.Translator(".", device="cpu")
 source = sentencepiece.SentencePieceProcessor(model_file="{names[0]}")
 target = sentencepiece.SentencePieceProcessor(model_file="{names[-1]}")
 lines = [" ".join(unicodedata.normalize("NFC", line).split()) for line in ["A line to translate.", "And another one."]]
+{encode}
 found = engine.translate_batch(
-    source.encode(lines, out_type=str), beam_size={settings.beam_size}, length_penalty={penalty:g}, max_input_length=0,
+    rows, beam_size={settings.beam_size}, length_penalty={penalty:g}, max_input_length=0,
     max_decoding_length=256, disable_unk={not settings.allow_unknown}, suppress_sequences=[["<pad>"], ["<s>"]],
 )
 print("\\n".join(target.decode(result.hypotheses[0]) for result in found))
@@ -128,6 +135,13 @@ print("\\n".join(target.decode(result.hypotheses[0]) for result in found))
 folder says so, and the program need not.{limit} CTranslate2's search is another one than ours: it divides a sum of
 log-probabilities by length^length_penalty, where ours has {_penalty(settings)}; its probabilities are those among the
 pieces that are allowed; a sentence is done when beam_size hypotheses are. So outputs are alike, not always equal."""
+
+
+LANGUAGE = re.compile(">>.+<<")
+ONE_LANGUAGE = "rows = source.encode(lines, out_type=str)"
+MANY_LANGUAGES = """\
+language = "{example}"  # the language that is wanted, a piece by itself
+rows = [[language, *pieces] for pieces in source.encode(lines, out_type=str)]"""
 
 
 def _penalty(settings: Decoding) -> str:

@@ -52,7 +52,7 @@ def obstacles(tokenizer: Tokenizer) -> list[str]:
     """Why a tokenizer cannot be one tokenizer.json that does the same, one sentence for each reason."""
     source, target = (model.serialized_model_proto() for model in tokenizer.models)
     name = tokenizer.files[0].name
-    if any(path.name == VOCABULARY for path in tokenizer.files):
+    if tokenizer.has_vocabulary:
         return [f"{VOCABULARY}: tokenizer.json can only hold the ids that the SentencePiece model has itself"]
     if source != target:
         return [f"{name} and {tokenizer.files[1].name} are two models, tokenizer.json holds one for both languages"]

@@ -4,9 +4,7 @@ Marian's sinusoids are ours in another order, all sines before all cosines, and 
 So the channels of everything that is added to them are brought into that order; heads and inner units stay.
 """
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +15,10 @@ from torch import Tensor, nn
 from transformer_mt.atomic import new_folder, write_json
 from transformer_mt.config import Decoding
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from transformer_mt.decode.models import padded
 from transformer_mt.errors import RunError, UserError
-from transformer_mt.export import fast_tokenizer
+from transformer_mt.export import fast_tokenizer, marian_tokenizer
+from transformer_mt.export.marian_folder import BIAS, HEAD, SHARED, SOURCE, TARGET
+from transformer_mt.export.marian_model import MarianModel, Renumbered, quiet
 from transformer_mt.export.proof import SENTENCES, Proof, probes, prove
 from transformer_mt.export.readme import USE, write_readme
 from transformer_mt.libraries import optional
@@ -31,9 +30,6 @@ POSITIONS = 4096
 """Rows of the table of sinusoids that transformers is to compute: longer lines fail there."""
 LONGEST_OUTPUT = 512
 """Most pieces of an output where generate() is told no other number, since it knows none that follows the source."""
-CPU = torch.device("cpu")
-TOGETHER = 4
-"""Lines in a batch, of unequal lengths, when the folder is checked."""
 WHERE = "the model that transformers reads"
 EXAMPLE, EXAMPLE_2 = "The committee met on Tuesday.", "Where is the station?"
 HARD_LINES = (
@@ -51,17 +47,19 @@ def export(origin: Path, destination: Path, sentences: Sequence[str] = SENTENCES
     written does not say what the model says.
     """
     optional("transformers", "huggingface")
-    loaded = load(origin, CPU)
-    taken = destination.exists() and (not destination.is_dir() or any(destination.iterdir()))
-    reasons = [f"{destination} is there already and not empty: give a new folder"] if taken else []
-    reasons += [*obstacles(loaded.model), *fast_tokenizer.obstacles(loaded.tokenizer)]
+    loaded = load(origin, torch.device("cpu"))
+    reasons = obstacles(loaded.model)
+    reasons += [] if loaded.tokenizer.has_vocabulary else fast_tokenizer.obstacles(loaded.tokenizer)
     if reasons:
         raise UserError(*reasons)
     with new_folder(destination) as folder:
         save_tensors(marian_state(loaded.model), folder / WEIGHTS)
         write_json(folder / "config.json", marian_config(loaded.model, loaded.start))
         write_json(folder / "generation_config.json", generation_config(loaded.decoding, loaded.start))
-        fast_tokenizer.write_tokenizer(loaded.tokenizer, folder, POSITIONS, loaded.decoding.unknown_marker)
+        if loaded.tokenizer.has_vocabulary:
+            marian_tokenizer.write_tokenizer(loaded.tokenizer, folder, POSITIONS, loaded.languages)
+        else:
+            fast_tokenizer.write_tokenizer(loaded.tokenizer, folder, POSITIONS, loaded.decoding.unknown_marker)
         write_readme(loaded.origin, folder, _use(loaded))
         return check(folder, loaded, sentences)
 
@@ -74,12 +72,10 @@ def obstacles(model: Transformer) -> list[str]:
     first = _encoder(model)[0]
     attention, embeddings = first.self_attention, model.source_embedding
     joined = (attention.heads * attention.key_size, attention.heads * attention.value_size)
-    tied = model.source_embedding.tokens is model.target_embedding.tokens is model.output
     facts = [
         (not first.self_residual.pre_norm, "model.norm: found pre, Marian has post"),
         (embeddings.positions == "sinusoidal", f"model.positions: found {embeddings.positions}, Marian has sinusoidal"),
         (not first.feed_forward.gated, "model.activation: found swiglu, Marian has relu, gelu and swish"),
-        (tied, "model.tie_embeddings: wanted all, for there is one matrix in a Marian model"),
         (
             joined == (model.model_size, model.model_size),
             f"model.key_size, model.value_size: heads x size are {joined[0]} and {joined[1]}, "
@@ -97,7 +93,7 @@ def marian_config(
     How to search does not belong there, but into generation_config.json.
     """
     _refuse(model)
-    first, vocabulary = _encoder(model)[0], model.output.weight.shape[0]
+    first = _encoder(model)[0]
     sizes: dict[str, int] = {}
     for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
         sizes[f"{side}_layers"] = len(layers)
@@ -106,8 +102,8 @@ def marian_config(
     return {
         "model_type": "marian",
         "architectures": ["MarianMTModel"],
-        "vocab_size": vocabulary,
-        "decoder_vocab_size": vocabulary,
+        "vocab_size": len(model.source_embedding.tokens.weight),
+        "decoder_vocab_size": len(model.output.weight),
         "d_model": model.model_size,
         **sizes,
         "activation_function": ACTIVATIONS[cast(Any, first.feed_forward.activation)],
@@ -118,8 +114,8 @@ def marian_config(
         "eos_token_id": eos,
         "decoder_start_token_id": start,
         "forced_eos_token_id": None,  # left out it would be 0, our padding
-        "share_encoder_decoder_embeddings": True,
-        "tie_word_embeddings": True,
+        "share_encoder_decoder_embeddings": model.source_embedding.tokens is model.target_embedding.tokens,
+        "tie_word_embeddings": model.target_embedding.tokens is model.output,
         "is_encoder_decoder": True,
     }
 
@@ -163,9 +159,11 @@ def marian_state(model: Transformer) -> dict[str, Tensor]:
     """The weights by a MarianMTModel's names, on the CPU; tied ones stand there once, sinusoids not at all."""
     _refuse(model)
     order = torch.cat([torch.arange(0, model.model_size, 2), torch.arange(1, model.model_size, 2)])
-    shared = model.output.weight
-    bias = shared.new_zeros(len(shared)) if model.output_bias is None else model.output_bias
-    state = {"model.shared.weight": shared[:, order], "final_logits_bias": bias[None]}
+    source, target, output = model.source_embedding.tokens, model.target_embedding.tokens, model.output
+    bias = output.weight.new_zeros(len(output.weight)) if model.output_bias is None else model.output_bias
+    tables = {SHARED: source} if source is target else {SOURCE: source, TARGET: target}
+    tables |= {} if target is output else {HEAD: output}
+    state = {BIAS: bias[None]} | {name: table.weight[:, order] for name, table in tables.items()}
     for number, encoder in enumerate(_encoder(model)):
         name = f"model.encoder.layers.{number}."
         state |= _attention(name + "self_attn", encoder.self_attention, encoder.self_residual, order)
@@ -232,7 +230,7 @@ def _use(loaded: Loaded) -> str:
         + (": outputs of different lengths may rank differently." if penalty.form == "gnmt" else "."),
         "Its beam search drops a sentence end that is not among the num_beams best continuations, ours does not.",
         "Lines that are too long are not split into sentences.",
-        *fast_tokenizer.limits(loaded.tokenizer),
+        *([marian_tokenizer.LIMITS] if loaded.tokenizer.has_vocabulary else fast_tokenizer.limits(loaded.tokenizer)),
     ]
     code = f'''from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -256,21 +254,28 @@ def check(folder: Path, loaded: Loaded, sentences: Sequence[str]) -> Proof:
 
     Raises RunError if anything differs.
     """
-    transformers = optional("transformers", "huggingface")
+    transformers, tokenizer = optional("transformers", "huggingface"), loaded.tokenizer
+    ids = [
+        Renumbered(pieces, torch.arange(len(pieces)))
+        for pieces in (tokenizer.source_pieces(), tokenizer.target_pieces())
+    ]
     with quiet(transformers):
         model, found = transformers.AutoModelForSeq2SeqLM.from_pretrained(
             folder, output_loading_info=True, dtype=torch.float32, local_files_only=True
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        theirs = marian_tokenizer.load_tokenizer(folder)
         problems = [f"{kind.replace('_', ' ')}: {', '.join(map(str, names))}" for kind, names in found.items() if names]
-        sizes = len(tokenizer), model.config.vocab_size, len(loaded.model.output.weight)
+        sizes = len(theirs), model.config.vocab_size, len(ids[0].pieces)
         if len(set(sizes)) > 1:
             problems.append("pieces of tokenizer, config.json and model: {}, {} and {}".format(*sizes))
-        problems += _other_text(tokenizer, loaded.tokenizer, [*sentences, *HARD_LINES], loaded.decoding.unknown_marker)
+        if tokenizer.has_vocabulary:
+            marian_tokenizer.compare(theirs, tokenizer, (list, list), sentences, WHERE)
+        else:
+            problems += _other_text(theirs, tokenizer, [*sentences, *HARD_LINES], loaded.decoding.unknown_marker)
         if problems:
             raise RunError(*(f"{WHERE}: {problem}; nothing was kept of it" for problem in problems))
-        sources = probes(loaded.tokenizer, sentences)
-        marian = _Marian(model.eval(), loaded.start)
+        marian = MarianModel(model, loaded.start, *ids)
+        sources = probes(tokenizer, sentences)
         return prove(loaded.model, loaded.start, marian, sources, _never(loaded.decoding), POSITIONS, WHERE)
 
 
@@ -284,58 +289,3 @@ def _other_text(theirs: Any, ours: Tokenizer, lines: Sequence[str], unknown_mark
         if (written := theirs.decode(ids, skip_special_tokens=True)) != text:
             return [f"tokenizer.json writes {written!r}, wanted {text!r}"]
     return []
-
-
-class _Marian:
-    """A MarianMTModel as `prove` asks it, a few padded lines at a time."""
-
-    def __init__(self, model: Any, start: int) -> None:
-        self._model, self._start = model, start
-
-    @torch.no_grad()
-    def logits(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """As `Other.logits`."""
-        found: list[Tensor] = []
-        for place in range(0, len(sources), TOGETHER):
-            rows = [[self._start, *target] for target in targets[place : place + TOGETHER]]
-            batch = self._batch(sources[place : place + TOGETHER])
-            logits = self._model(**batch, decoder_input_ids=padded(rows, PAD, CPU), use_cache=False).logits
-            found += [logits[number, : len(row)] for number, row in enumerate(rows)]
-        return found
-
-    @torch.no_grad()
-    def greedy(self, sources: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
-        """As `Other.greedy`."""
-        plain = {
-            "num_beams": 1,
-            "do_sample": False,
-            "min_length": 0,
-            "no_repeat_ngram_size": 0,
-            "early_stopping": False,
-        }
-        found: list[list[int]] = []
-        for place in range(0, len(sources), TOGETHER):
-            batch = self._batch(sources[place : place + TOGETHER])
-            outputs = self._model.generate(**batch, **plain, max_new_tokens=limit).tolist()
-            found += [row[1 : row.index(EOS, 1) if EOS in row[1:] else None] for row in outputs]
-        return found
-
-    def _batch(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        rows = [[*source, EOS] for source in sources]
-        mask = padded([[1] * len(row) for row in rows], PAD, CPU)
-        return {"input_ids": padded(rows, PAD, CPU), "attention_mask": mask}
-
-
-@contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
-    """Keeps the library's progress bars and advice from the terminal."""
-    settings = transformers.utils.logging
-    level, bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
-    settings.set_verbosity(logging.CRITICAL)
-    settings.disable_progress_bar()
-    try:
-        yield
-    finally:
-        settings.set_verbosity(level)
-        if bars:
-            settings.enable_progress_bar()

@@ -10,9 +10,7 @@ Letters in shapes: V vocabulary, D model size, T target length.
 import re
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ from torch import Tensor
 from transformer_mt.atomic import new_folder
 from transformer_mt.config import Languages, Model
 from transformer_mt.config.file import problems
-from transformer_mt.data.clean import normalize
 from transformer_mt.data.tokenizer import (
     BOS,
     PAD,
@@ -34,9 +31,8 @@ from transformer_mt.data.tokenizer import (
     Tokenizer,
     write_vocabulary,
 )
-from transformer_mt.decode.models import padded
-from transformer_mt.errors import RunError, UserError
-from transformer_mt.export.huggingface import quiet
+from transformer_mt.errors import UserError
+from transformer_mt.export import marian_tokenizer
 from transformer_mt.export.marian_folder import (
     ACTIVATIONS,
     BIAS,
@@ -46,8 +42,8 @@ from transformer_mt.export.marian_folder import (
     TARGET,
     MarianFolder,
     marian_positions,
-    read_marian,
 )
+from transformer_mt.export.marian_model import NEVER, MarianModel, Renumbered, quiet
 from transformer_mt.export.marian_search import search_settings
 from transformer_mt.export.proof import SENTENCES, Proof, probes, prove
 from transformer_mt.libraries import optional
@@ -55,32 +51,24 @@ from transformer_mt.model.card import LIMITS, USE
 from transformer_mt.model.folder import FORMAT, START, build, load_weights, weights, write_model
 
 Say = Callable[[str], None]
-NEVER = -1e3
-"""Output bias of `<s>`, which Marian has not: its probability is 0, even in float64. Label smoothing takes the mean of
-all logits, so that a much lower one would shift that loss."""
-TOGETHER = 4
-"""Sentences in a batch of theirs."""
 FORBIDDEN = (PAD, UNK, BOS)
 
 
 def import_marian(
-    folder: Path, destination: Path, sentences: Sequence[str] = SENTENCES, *,
+    theirs: MarianFolder, destination: Path, sentences: Sequence[str] = SENTENCES, *,
     source: str | None = None, target: str | None = None, say: Say = lambda text: None,
 ) -> Proof:  # fmt: skip
-    """Writes a model folder that does what a Marian folder does, and proves it on sentences.
+    """Writes a model folder that does what a Marian folder does, and proves it on sentences; it appears whole.
 
     source, target: codes of its languages, for a folder that does not tell them. `say` hears what could not be
     carried over. Raises UserError with all reasons why a folder cannot be imported, RunError if both differ.
     """
-    if destination.exists():
-        raise UserError(f"{destination} is there already: wanted the name of a new folder")
-    theirs = read_marian(folder)
     languages = _languages(theirs, source, target)
     decoding, left = search_settings(theirs)
     settings = _model_settings(theirs)
     vocabularies = [Renumbered.of(pieces) for pieces in theirs.vocabularies]
     model = build(settings, len(vocabularies[0].pieces), len(vocabularies[-1].pieces))
-    load_weights(model, dict(_tensors(theirs, vocabularies)), folder)
+    load_weights(model, dict(_tensors(theirs, vocabularies)), theirs.path)
     written = {
         "format": FORMAT, "languages": languages.model_dump(mode="json"), "model": settings.model_dump(mode="json"),
         "decoding": decoding.model_dump(mode="json"), "steps": [],
@@ -88,14 +76,14 @@ def import_marian(
     transformers = optional("transformers", "huggingface")
     with quiet(transformers), tempfile.TemporaryDirectory() as place, new_folder(destination) as partial:
         for name in ("source", "target"):
-            shutil.copyfile(folder / f"{name}.spm", Path(place) / f"{name}.model")
+            shutil.copyfile(theirs.path / f"{name}.spm", Path(place) / f"{name}.model")
         write_vocabulary(Path(place) / VOCABULARY, [vocabulary.pieces for vocabulary in vocabularies])
         tokenizer = Tokenizer(Path(place))
-        left += compare_tokenizers(theirs, tokenizer, vocabularies, sentences)
+        left += _compare_tokenizers(theirs, tokenizer, vocabularies, sentences)
         start, room = START[settings.start_symbol], theirs.config["max_position_embeddings"]
         sources = probes(tokenizer, sentences, room - 1)
-        other = Original(theirs, vocabularies)
-        proof = prove(model.eval(), start, other, sources, FORBIDDEN, room, f"{folder}, run by transformers,")
+        other = _original(theirs, vocabularies)
+        proof = prove(model.eval(), start, other, sources, FORBIDDEN, room, f"{theirs.path}, run by transformers,")
         parameters = sum(parameter.numel() for parameter in model.parameters())
         card = _card(theirs, languages, parameters, proof, left)
         write_model(partial, weights(model), written, Path(place), card)
@@ -105,38 +93,6 @@ def import_marian(
 
 
 # What is in a folder, as ours
-
-
-@dataclass(frozen=True)
-class Renumbered:
-    """Pieces by our ids, and the ids that they have in the Marian model."""
-
-    pieces: list[str]
-    ids: Tensor
-    """(V,); -1 for `<s>`, if theirs has no such piece."""
-
-    @classmethod
-    def of(cls, theirs: list[str]) -> "Renumbered":
-        """Ours of theirs."""
-        special = set(SPECIAL_PIECES)
-        pieces = [*SPECIAL_PIECES, *(piece for piece in theirs if piece not in special)]
-        places = {piece: number for number, piece in enumerate(theirs)}
-        return cls(pieces, torch.tensor([places.get(piece, -1) for piece in pieces]))
-
-    def rows(self, table: Tensor, new: float = 0.0) -> Tensor:
-        """Rows of theirs (V, ...) in our order; those of a piece that is new hold one value."""
-        found = table[self.ids]
-        found[self.ids < 0] = new
-        return found
-
-    def to_theirs(self, ids: Sequence[int]) -> list[int]:
-        """Ids as theirs."""
-        return self.ids[list(ids)].tolist()
-
-    def to_ours(self, ids: Sequence[int]) -> list[int]:
-        """Their ids as ours."""
-        places = {number: place for place, number in enumerate(self.ids.tolist())}
-        return [places[number] for number in ids]
 
 
 def _model_settings(theirs: MarianFolder) -> Model:
@@ -283,90 +239,32 @@ def _card(
 # Whether both say the same
 
 
-class Original:
-    """A Marian folder as transformers runs it, in float32 on the CPU, with our ids: an `Other` of export.proof."""
-
-    def __init__(self, theirs: MarianFolder, vocabularies: Sequence[Renumbered]) -> None:
-        transformers = optional("transformers", "huggingface")
-        try:
-            self._model = transformers.MarianMTModel.from_pretrained(
-                theirs.path, dtype=torch.float32, local_files_only=True
-            ).eval()
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).split("\n", 1)[0]
-            raise UserError(f"transformers cannot load {theirs.path}: {reason}") from None
-        for part in (self._model.model.encoder, self._model.model.decoder):
-            with torch.no_grad():  # those of a file may be rounded, which the model was not trained with
-                part.embed_positions.weight.copy_(marian_positions(theirs.config))
-        self._source, self._target = vocabularies[0], vocabularies[-1]
-        self._start = theirs.config["decoder_start_token_id"]
-        self._pad, self._end = theirs.config["pad_token_id"], theirs.config["eos_token_id"]
-
-    def logits(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """For each pair what may come after the start symbol and after each piece of the target: (T + 1, V)."""
-        found = []
-        for first in range(0, len(sources), TOGETHER):
-            some = targets[first : first + TOGETHER]
-            begun = [[self._start, *self._target.to_theirs(row)] for row in some]
-            given = {"decoder_input_ids": padded(begun, self._pad, torch.device("cpu"))}
-            logits = self._model(**self._read(sources[first : first + TOGETHER]), **given).logits
-            found += [logits[number, : len(row)] for number, row in enumerate(begun)]
-        return [self._target.rows(row.T, NEVER).T for row in found]
-
-    def greedy(self, sources: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
-        """The output of each source that takes the likeliest piece again and again; at most so many pieces."""
-        forbidden = [number for number in self._target.to_theirs(FORBIDDEN) if number >= 0]
-        self._model.generation_config = optional("transformers", "huggingface").GenerationConfig(
-            num_beams=1, do_sample=False, max_new_tokens=limit, suppress_tokens=forbidden, pad_token_id=self._pad,
-            eos_token_id=self._end, decoder_start_token_id=self._start,
-        )  # fmt: skip
-        outputs = []
-        for first in range(0, len(sources), TOGETHER):
-            for row in self._model.generate(**self._read(sources[first : first + TOGETHER])).tolist():
-                pieces = row[1 : row.index(self._end, 1)] if self._end in row[1:] else row[1:]
-                outputs.append(self._target.to_ours(pieces))
-        return outputs
-
-    def _read(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        """A padded batch with its mask."""
-        rows = [[*self._source.to_theirs(row), self._end] for row in sources]
-        mask = padded([[1] * len(row) for row in rows], 0, torch.device("cpu"))
-        return {"input_ids": padded(rows, self._pad, torch.device("cpu")), "attention_mask": mask}
+def _original(theirs: MarianFolder, vocabularies: Sequence[Renumbered]) -> MarianModel:
+    """A Marian folder in float32 on the CPU."""
+    transformers = optional("transformers", "huggingface")
+    try:
+        model = transformers.MarianMTModel.from_pretrained(theirs.path, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise UserError(f"transformers cannot load {theirs.path}: {reason}") from None
+    for part in (model.model.encoder, model.model.decoder):
+        with torch.no_grad():  # those of a file may be rounded, which the model was not trained with
+            part.embed_positions.weight.copy_(marian_positions(theirs.config))
+    source, target, start = vocabularies[0], vocabularies[-1], theirs.config["decoder_start_token_id"]
+    model.generation_config = transformers.GenerationConfig(
+        suppress_tokens=[number for number in target.to_theirs(FORBIDDEN) if number >= 0], decoder_start_token_id=start,
+        pad_token_id=theirs.config["pad_token_id"], eos_token_id=theirs.config["eos_token_id"],
+    )  # fmt: skip
+    return MarianModel(model, start, source, target)
 
 
-def compare_tokenizers(
+def _compare_tokenizers(
     theirs: MarianFolder, ours: Tokenizer, vocabularies: Sequence[Renumbered], sentences: Sequence[str]
 ) -> list[str]:
-    """Compares ids of sentences of both languages with those of their MarianTokenizer.
-
-    Returns warnings: where it cannot be loaded, and where the white space and unseen characters that we leave out make
-    a difference. Raises RunError for any other one.
-    """
+    """Warnings: of a tokenizer that cannot be loaded, else as `marian_tokenizer.compare`."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sacremoses, which it asks for and never uses
-            transformers = optional("transformers", "huggingface")
-            tokenizer = transformers.MarianTokenizer.from_pretrained(theirs.path, local_files_only=True)
+        tokenizer = marian_tokenizer.load_tokenizer(theirs.path)
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
         return [f"MarianTokenizer cannot be loaded and was not compared: {str(error).split(chr(10), 1)[0]}"]
-    folded: list[str] = []
-    for text in sentences:
-        for key, encode, vocabulary in (
-            ("text", ours.encode_source, vocabularies[0]),
-            ("text_target", ours.encode_target, vocabularies[-1]),
-        ):
-            (found,) = encode([text])
-            wanted = [*vocabulary.to_theirs(found), theirs.config["eos_token_id"]]
-            if list(tokenizer(**{key: text})["input_ids"]) == wanted:
-                continue
-            if list(tokenizer(**{key: normalize(text)})["input_ids"]) != wanted:
-                raise RunError(
-                    f"{theirs.path}: MarianTokenizer cuts {text!r} into other pieces; nothing was kept of it"
-                )
-            folded.append(text)
-    if not folded:
-        return []
-    return [
-        f"{len(folded)} sentences get other ids by MarianTokenizer, since here white space is folded, and NFC applied, "
-        f"before a text is cut: {folded[0]!r}"
-    ]
+    both = vocabularies[0].to_theirs, vocabularies[-1].to_theirs
+    return marian_tokenizer.compare(tokenizer, ours, both, sentences, theirs.path)

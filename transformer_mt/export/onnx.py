@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.atomic import new_folder, write_json
-from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, VOCABULARY
-from transformer_mt.errors import UserError
+from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, VOCABULARY, Tokenizer
 from transformer_mt.export.onnx_halves import Decoder, Encoder, decoder_layers, positions
 from transformer_mt.export.proof import SENTENCES, Proof, probes, prove
 from transformer_mt.export.readme import write_readme
@@ -42,13 +41,11 @@ def export(origin: Path, destination: Path, sentences: Sequence[str] = SENTENCES
     for name in LIBRARIES:
         optional(name, "onnx")
     loaded = load(origin, torch.device("cpu"))
-    if (own := loaded.tokenizer.files[-1]).name == VOCABULARY:
-        raise UserError(f"{own}: an imported model has ids of its own, which no ONNX folder has a tokenizer for yet")
     with new_folder(destination) as folder:
         opset = write_files(folder, loaded.model)
         for file in loaded.tokenizer.files:
             shutil.copyfile(file, folder / file.name)
-        write_readme(loaded.origin, folder, USE)
+        write_readme(loaded.origin, folder, use(loaded.tokenizer))
         facts = description(loaded, opset)
         proof = check(folder, facts, loaded, sentences)
         write_json(folder / "config.json", {**facts, "checked": proof.record()})
@@ -58,11 +55,16 @@ def export(origin: Path, destination: Path, sentences: Sequence[str] = SENTENCES
 def description(loaded: Loaded, opset: int) -> dict[str, Any]:
     """What config.json holds: all that a program needs to know to use the files."""
     model, tokenizer, layers = loaded.model, loaded.tokenizer, len(loaded.model.decoder)
+    models = [file.name for file in tokenizer.files if file.suffix == ".model"]
     attention = decoder_layers(model)[0].self_attention
     return {
         "format": FORMAT,
         "languages": loaded.languages.model_dump(mode="json"),
-        "tokenizer": {"source": tokenizer.files[0].name, "target": tokenizer.files[-1].name},
+        "tokenizer": {
+            "source": models[0],
+            "target": models[-1],
+            **({"vocabulary": VOCABULARY} if tokenizer.has_vocabulary else {}),
+        },
         "encoder": {"file": "encoder.onnx", "inputs": ["source"], "outputs": _of_source(layers)},
         "decoder": {
             "file": "decoder.onnx",
@@ -259,7 +261,7 @@ def _padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
     return ids
 
 
-USE = """
+USE = """\
 ## Use
 
 `encoder.onnx` and `decoder.onnx` are this model in float32, for onnxruntime and other programs that read ONNX.
@@ -289,10 +291,11 @@ source, target = (
     sentencepiece.SentencePieceProcessor(model_file=config["tokenizer"][side]) for side in ("source", "target")
 )
 
+{tokenizer}
 
 def translate(lines):
     texts = [" ".join(unicodedata.normalize("NFC", line).split()) for line in lines]
-    rows = [source.encode(text)[: config["positions"] - 1] for text in texts]
+    rows = [encode(text)[: config["positions"] - 1] for text in texts]
     ids = np.full((len(rows), max(map(len, rows)) + 1), config["pad"])
     for row, pieces in zip(ids, rows):
         row[: len(pieces) + 1] = [*pieces, config["eos"]]
@@ -318,7 +321,7 @@ def translate(lines):
                 outputs[number].append(token)
         if not any(alive):
             break
-    return [target.decode(output).replace("\\n", " ") for output in outputs]
+    return [decode(output).replace("\\n", " ") for output in outputs]
 
 
 sys.stdin.reconfigure(encoding="utf-8")
@@ -328,4 +331,36 @@ print("\\n".join(translate(list(sys.stdin))))
 
 `transformer-mt translate` does more: beam search, long lines sentence by sentence, and it drops characters that show
 nothing.
+"""
+
+
+def use(tokenizer: Tokenizer) -> str:
+    """The README's part on how to use the files."""
+    return USE.replace("{tokenizer}", NUMBERED if tokenizer.has_vocabulary else PLAIN)
+
+
+PLAIN = """
+def encode(text):
+    return source.encode(text)
+
+
+def decode(ids):
+    return target.decode(ids)
+"""
+NUMBERED = """
+vocabulary = json.load(open(config["tokenizer"]["vocabulary"], encoding="utf-8"))
+source_pieces, target_pieces = (vocabulary.get(side) or vocabulary["shared"] for side in ("source", "target"))
+numbers = {piece: number for number, piece in enumerate(source_pieces)}
+unknown = numbers["<unk>"]
+
+
+def encode(text):
+    language = [text[: text.index("<<") + 2]] if text.startswith(">>") and "<<" in text else []
+    language = [piece for piece in language if piece in numbers]  # such as >>deu<<, for a model of several languages
+    pieces = source.encode(text[len("".join(language)) :].lstrip(), out_type=str)
+    return [numbers.get(piece, unknown) for piece in [*language, *pieces]]
+
+
+def decode(ids):
+    return target.decode([target_pieces[number] for number in ids]).replace("\u2581", " ").strip()
 """
