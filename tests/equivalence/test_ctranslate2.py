@@ -65,6 +65,17 @@ def close(value: float) -> Any:
     return pytest.approx(value, abs=2e-3)
 
 
+def test_it_leaves_pytorch_its_threads(lively: tuple[Path, Path]) -> None:
+    """Both set the number of the same library's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        theirs(lively)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_outputs_and_all_that_is_reported_are_ours(tmp_path: Path, tokenizer: Path, kind: str) -> None:
     """Greedy search is the same search; so limits, cuts, counts, scores and text are the same too."""

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from types import FrameType
 from typing import NoReturn
 
 import pytest
@@ -18,7 +19,16 @@ pytestmark = pytest.mark.skipif(not can_fork(), reason="no copies of processes h
 
 @pytest.fixture(autouse=True)
 def none_is_left() -> Iterator[None]:
+    """And none waits for ever: that ends the test, and the processes with it."""
+
+    def hangs(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeoutError("a process hangs")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(90)
     yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
     assert multiprocessing.active_children() == []
 
 
@@ -122,16 +132,19 @@ def test_a_worker_ends_when_its_parent_is_gone() -> None:
                     time.sleep(0.01)
 
             multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-            writer.send(next(iter(side_by_side(work, [1]))))
+            results = side_by_side(work, [1])  # which stays open: closing it would end the worker
+            writer.send(next(results))
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(child, 0)
         yield reader.recv()
 
     (worker,) = side_by_side(parent, [1])
     deadline = time.monotonic() + 30
-    while _runs(worker) and time.monotonic() < deadline:
+    while (runs := _runs(worker)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not _runs(worker)
+    if runs:
+        os.kill(worker, signal.SIGKILL)
+    assert not runs
 
 
 def _runs(process: int) -> bool:
