@@ -120,6 +120,21 @@ def train(
             _train(loaded, process, fresh, resets, quiet)
 
 
+@app.command()
+def plan(
+    config: options.Config, set_: options.Set = None,
+    devices: Annotated[int, typer.Option("--devices", min=1, help="Devices that share each update.")] = 1,
+    device: options.Device = "auto", as_json: options.Json = False, debug: options.Debug = False,
+) -> None:  # fmt: skip
+    """Tell what training would come to: sizes, memory, updates, time, operations; measured here, nothing is written."""
+    with _errors(debug):
+        loaded = _load(config, set_)
+        from transformer_mt.commands import plan as work
+
+        found = work.plan(loaded, device, devices)
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else "\n".join(work.lines(found)))
+
+
 def _resets(given: list[str] | None) -> list[str]:
     allowed = ("optimizer", "schedule", "data")
     if wrong := [name for name in given or () if name not in allowed]:

@@ -39,6 +39,7 @@ SURFACE = {
         "--alpha --batch-size --config/-c --debug --device --format --help --input/-i --length-penalty --model/-m "
         "--output/-o --precision --quiet/-q --set --target/-t"
     ),
+    "plan": "--config/-c --debug --device --devices --help --json --set",
     "export": "--debug --format --help --model/-m --output/-o --precision --quiet/-q --sentences",
     "import": "--debug --help --output/-o --quiet/-q --sentences --source-language --target-language folder",
     "evaluate": (

@@ -13,6 +13,7 @@ from tests import tiny
 from transformer_mt.config import Model, Optimizer
 from transformer_mt.model import transformer
 from transformer_mt.model.folder import WEIGHTS, load_weights, save_tensors, weights
+from transformer_mt.model.kernels import Dropout
 from transformer_mt.model.transformer import (
     Attention,
     Embedding,
@@ -149,8 +150,8 @@ def dropped(net: transformer.Transformer) -> list[tuple[float, tuple[int, ...]]]
     """(probability, shape) of all that a forward pass in training mode drops out."""
     calls = []
 
-    def watched(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        calls.append((p, tuple(x.shape)))
+    def watched(self: Dropout, x: Tensor) -> Tensor:
+        calls.append((self.p, tuple(x.shape)))
         return x
 
     original = F.scaled_dot_product_attention
@@ -161,7 +162,10 @@ def dropped(net: transformer.Transformer) -> list[tuple[float, tuple[int, ...]]]
         return original(*arguments, **keys)
 
     net.train()
-    with mock.patch.object(F, "dropout", watched), mock.patch.object(F, "scaled_dot_product_attention", attention):
+    with (
+        mock.patch.object(Dropout, "forward", watched),
+        mock.patch.object(F, "scaled_dot_product_attention", attention),
+    ):
         net(*batch())
     return [call for call in calls if call[0]]
 
@@ -179,7 +183,7 @@ def test_item_5_sub_layers_are_dropped_before_they_are_added_and_normalised() ->
     for pre_norm in (False, True):
         residual = transformer.Residual(16, dropout=0.5, pre_norm=pre_norm).double()
         x, y = torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(2, 5, 16, dtype=torch.float64)
-        with mock.patch.object(F, "dropout", lambda x, *rest: 7 * x):
+        with mock.patch.object(Dropout, "forward", lambda self, x: 7 * x):
             found = residual(x, lambda inner, y=y: y)
         torch.testing.assert_close(found, x + 7 * y if pre_norm else F.layer_norm(x + 7 * y, (16,)))
 
@@ -419,3 +423,32 @@ def test_item_13_an_average_is_the_arithmetic_mean_in_float32(tmp_path) -> None:
         assert tensor.dtype == torch.float32
         torch.testing.assert_close(tensor, expected.float(), rtol=1e-7, atol=1e-9)
     assert all(torch.equal(tensor, average(folders[::-1])[name]) for name, tensor in mean.items())
+
+
+def test_half_precision_trains_with_attention_in_float32_and_the_rest_in_half() -> None:
+    """On a CPU, where it is faster; searching, which has no backward pass, computes all of it in half."""
+    net = tiny.model(dtype=torch.float32).train()
+    seen: list[torch.dtype] = []
+    original = F.scaled_dot_product_attention
+
+    def watched(*arguments: Tensor, **keys: object) -> Tensor:
+        seen.append(arguments[0].dtype)
+        return original(*arguments, **keys)
+
+    exact = net(*batch())
+    weight = torch.randn(exact.shape)
+    (exact * weight).sum().backward()
+    expected = {name: each.grad.clone() for name, each in net.named_parameters() if each.grad is not None}
+    net.zero_grad()
+    with mock.patch.object(F, "scaled_dot_product_attention", watched), torch.autocast("cpu", torch.bfloat16):
+        half = net(*batch())
+        assert half.dtype == torch.bfloat16 and set(seen) == {torch.float32}
+        (half.float() * weight).sum().backward()
+        with torch.no_grad():
+            net(*batch())
+        assert seen[-1] == torch.bfloat16
+    torch.testing.assert_close(half.float(), exact, atol=0.1, rtol=0)
+    for name, grad in expected.items():
+        found = dict(net.named_parameters())[name].grad
+        assert found is not None and found.dtype == torch.float32
+        assert float((found - grad).norm()) < 0.15 * float(grad.norm()) + 1e-3, name

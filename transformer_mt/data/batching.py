@@ -73,9 +73,14 @@ def _window(count: int, windows: int, window: int, seed: int, epoch: int) -> Int
 
 
 def _cut(pairs: Integers, lengths: NDArray[np.int32], batch_tokens: int, key: tuple[int, int]) -> list[Batch]:
-    """Sorts a window by length, equal lengths in hashed order, and cuts it where batch_tokens are full."""
+    """Sorts a window by length, equal lengths in hashed order, and cuts it where batch_tokens are full.
+
+    Pairs of one longest side follow each other from the shortest source to the shortest target, and those of the next
+    one the other way round: so neighbours have both sides of nearly the same lengths.
+    """
     longest = lengths.max(1)
-    order = np.lexsort((mix(*key, pairs.astype(np.uint64)), lengths.sum(1), longest))
+    surplus = (lengths[:, 0] - lengths[:, 1]) * (1 - 2 * (longest % 2))
+    order = np.lexsort((mix(*key, pairs.astype(np.uint64)), surplus, longest))
     pairs, lengths, longest = pairs[order], lengths[order], longest[order]
     batches, start = [], 0
     while start < len(pairs):

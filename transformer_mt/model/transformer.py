@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transformer_mt.model.kernels import Dropout, attention_products
+
 
 def sinusoidal_positions(length: int, size: int) -> Tensor:
     """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same; (length, size), float64."""
@@ -48,7 +50,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, size)
         self.size, self.positions, self.max_positions = size, positions, max_positions
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         if positions == "learned":
             self.learned = nn.Parameter(torch.empty(max_positions, size))
 
@@ -57,6 +59,8 @@ class Embedding(nn.Module):
         x = self.tokens(ids) * math.sqrt(self.size)
         if self.positions != "rotary":
             x = x + (self.table(ids.shape[1]) if encodings is None else encodings).to(x.dtype)
+        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            x = x.to(torch.get_autocast_dtype("cpu"))  # and so all sums of sub-layers: casting them costs more there
         return self.dropout(x)  # type: ignore[no-any-return]
 
     def table(self, length: int) -> Tensor:
@@ -110,14 +114,13 @@ class Attention(nn.Module):
         """memory (B, S, D) -> its keys and values."""
         rows = self.heads * self.key_size
         both = self._part(memory, slice(rows, None))
-        return KeysAndValues(self._heads(both[..., :rows]), self._heads(both[..., rows:]), mask)
+        keys, values = torch.split(both, [rows, self.heads * self.value_size], dim=-1)
+        return KeysAndValues(self._heads(keys), self._heads(values), mask)
 
     def attend(self, queries: Tensor, seen: KeysAndValues, *, causal: bool = False) -> Tensor:
         """softmax(q k^T / sqrt(K)) v, heads joined and projected: (B, H, T, K) -> (B, T, D)."""
         dropout = self.dropout if self.training else 0.0
-        heads = F.scaled_dot_product_attention(
-            queries, seen.keys, seen.values, attn_mask=seen.mask, dropout_p=dropout, is_causal=causal
-        )
+        heads = attention_products(queries, seen.keys, seen.values, seen.mask, dropout, causal=causal)
         return self.output(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> Tensor:
@@ -155,7 +158,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(size, inner_size * (2 if self.gated else 1))
         self.outer = nn.Linear(inner_size, size)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
@@ -170,7 +173,7 @@ class Residual(nn.Module):
     def __init__(self, size: int, *, dropout: float, pre_norm: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(size, eps=1e-5)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.pre_norm = pre_norm
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

@@ -119,6 +119,10 @@ class Trainer:
         self._exchanges = 0
         self.scaler = torch.amp.GradScaler(process.device.type, enabled=self.precision == torch.float16)
 
+    def autocast(self) -> torch.autocast:
+        """Lets forward passes inside it compute in this training's precision."""
+        return torch.autocast(self.process.device.type, self.precision, self.precision != torch.float32)
+
     def rate(self, step: int) -> float:
         """The learning rate of update `step`, counted from 1."""
         settings = self.settings.learning_rate
@@ -220,7 +224,7 @@ class Trainer:
         weight = 1.0 if len(pairs) else 0.0
         rows = pairs if len(pairs) else batch.pairs[:1]
         tensors = tensors_of(self.store, rows, self.start, self.process.device, self.loss.multiple)
-        with torch.autocast(self.process.device.type, self.precision, self.precision != torch.float32):
+        with self.autocast():
             loss, nll = self.replicas(*tensors)
         # Gradients are averaged over the ranks, hence the factor.
         self.scaler.scale(loss * (weight * self.process.ranks / batch.target_tokens)).backward()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from transformer_mt.allocator import keep_large_buffers
 from transformer_mt.config import Config
 from transformer_mt.config.file import write_config
 from transformer_mt.data.batching import mix
@@ -24,6 +25,8 @@ from transformer_mt.train.signals import StopFlag, stop_flag
 
 def train(config: Config, run: Path, process: Process, console: log.Console, resets: Sequence[str] = ()) -> None:
     """Trains in a run folder whose corpus, tokenizer and ids are there, from wherever it stands, to the end."""
+    if process.device.type == "cpu":
+        keep_large_buffers()
     with stop_flag(process) as stop, closing(console):
         session = open_session(config, run, process, console, stop, resets)
         reason = session.finished()
