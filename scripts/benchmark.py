@@ -1,6 +1,9 @@
 """Measures speed as ratios within one run, on sentences of the embedded grammar or of files you name.
 
     python scripts/benchmark.py train      our updates beside a plain loop and bare matrix products
+    python scripts/benchmark.py growth     how training's speed and memory grow with all that can be chosen
+    python scripts/benchmark.py losses     training in bfloat16 beside float32, by their losses
+    python scripts/benchmark.py planning   the batches of corpora of up to --pairs pairs
     python scripts/benchmark.py translate  our search beside CTranslate2, transformers and bare matrix products
     python scripts/benchmark.py startup    the command's --help beside an empty Python process
 
@@ -19,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import benchmark_growth
 import benchmark_train
 import torch
 from benchmark_train import SIZES, model_of
@@ -69,6 +73,12 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return benchmark_train.compare(options, folder, tokenizer.source_size)
 
 
+def losses(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What bfloat16 does to the loss."""
+    _, tokenizer, _ = corpus(folder, options)
+    return benchmark_growth.losses(options, folder, tokenizer.source_size)
+
+
 def translate(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Our search beside others', on the model of --model, else on one with random weights."""
     from benchmark_translate import compare
@@ -111,14 +121,18 @@ def startup(options: argparse.Namespace, _: Path) -> dict[str, Any]:
 def main() -> None:
     """Parses, measures, prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "translate", "startup"))
-    parser.add_argument("--size", choices=tuple(SIZES), default="small")
+    work = {
+        "train": train, "growth": benchmark_growth.growth, "losses": losses, "planning": benchmark_growth.planning,
+        "translate": translate, "startup": startup,
+    }  # fmt: skip
+    parser.add_argument("what", choices=tuple(work))
+    parser.add_argument("--size", choices=("small", "base", "big"), default="small")
     parser.add_argument("--pairs", type=int, default=40_000, help="of the grammar or the files, at most")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeat", type=int, default=10, help="turns of each contender")
-    parser.add_argument("--updates", type=int, default=4, help="train: updates of a turn")
+    parser.add_argument("--updates", type=int, default=4, help="train, growth: updates of a turn; losses: of all")
     parser.add_argument("--compile", action="store_true", help="train: ours with torch.compile")
     parser.add_argument("--source", type=Path, help="text file, instead of the embedded grammar")
     parser.add_argument("--target", type=Path)
@@ -130,7 +144,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="contenders whose names this regular expression finds")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = {"train": train, "translate": translate, "startup": startup}[options.what](options, Path(folder))
+        result = work[options.what](options, Path(folder))
     machine = {"torch": torch.__version__, "machine": platform.machine(), "threads": torch.get_num_threads()}
     print(json.dumps({"what": options.what, "size": options.size, **result, **machine}, indent=1))
 

@@ -43,6 +43,8 @@ from transformer_mt.train.signals import StopFlag
 
 SIZES = {"small": (256, 1024, 4, 3), "base": (512, 2048, 8, 6), "big": (1024, 4096, 16, 6)}
 """Model size, inner size, heads, layers on each side."""
+WIDTHS = ("128", "256", "512", "1024")
+SIZES |= {width: (int(width), 4 * int(width), int(width) // 64, 3) for width in WIDTHS}
 WARM_UP = 2
 """Updates of each contender that do not count."""
 CONTENDERS = (

@@ -1,11 +1,15 @@
 """The benchmark script runs, at a size that says nothing about speed, and reports what it promises."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--vocabulary", "400", "--batch-tokens", "300", "--repeat", "1"]
@@ -38,6 +42,30 @@ def test_translating_is_measured_beside_others_and_bare_products() -> None:
     assert any(name.startswith("ctranslate2 float32") for name in names)
     assert set(result["share_of_matrix_products"]) == names and result["sentences"] == 6
     assert result["pieces"]["native float32"] == 6 * 4  # with the end
+
+
+def test_growth_is_measured_one_thing_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import benchmark_growth
+
+    monkeypatch.setattr(
+        benchmark_growth, "CHANGES", {"batch_tokens": (200, 300), "vocabulary": (300,), "threads": (1,)}
+    )
+    options = argparse.Namespace(
+        pairs=300, repeat=1, updates=1, batch_tokens=300, vocabulary=400, device="cpu", compile=False
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = benchmark_growth.growth(options, Path(folder))["growth"]
+    assert set(found) == {"batch_tokens 200", "batch_tokens 300", "vocabulary 300", "threads 1"}
+    assert all(row["tokens_per_second"] > 0 and row["peak_memory_mib"] > 50 for row in found.values())
+
+
+def test_planning_and_losses_are_measured() -> None:
+    found = measured("planning", "--pairs", "2000")["planning"]
+    assert set(found) == {"20 pairs", "200 pairs", "2000 pairs"} and found["2000 pairs"]["batches"] >= 1
+    nll = measured("losses", "--pairs", "500", "--updates", "10")["nll"]
+    assert set(nll) == {"float32", "float32, another seed", "bfloat16"}
+    assert all(len(curve) == 10 and curve[-1] < curve[0] for curve in nll.values())
 
 
 def test_start_up_is_measured_beside_an_empty_process() -> None:

@@ -21,6 +21,7 @@ from tests.running import (
     write_task,
 )
 from transformer_mt.data.store import Store
+from transformer_mt.train.session import UPDATES
 
 RARELY = {"every_steps": 100}
 TRAINING = {
@@ -102,5 +103,6 @@ def test_a_run_says_what_it_was_made_on(two_epochs: Path) -> None:
         "device": f"cpu {platform.machine()}",
         "threads": 1,
         "ranks": 1,
+        "updates": UPDATES,
     }
     assert state["config"]["training"]["seed"] == 1

@@ -129,8 +129,14 @@ def _restore(trainer: Trainer, saved: Saved, progress: Progress, resets: Sequenc
             (machine_record(trainer.process), progress.device_tokens, trainer.settings.model_dump(mode="json")),
         )
     )
+    other = []
+    if before.get("updates", 1) != now["updates"]:
+        other = [
+            "warning: the version that began this run made its updates another way: results are others than they would "
+            "have been, and some pairs of this epoch come twice or not at all"
+        ]
     place = f"step {progress.step}, epoch {progress.epoch + 1}, batch {progress.batch}"
-    return [f"resuming at {place} from {saved.folder}"] + [
+    return [f"resuming at {place} from {saved.folder}", *other] + [
         f"warning: {key} was {before[key]}, is {now[key]}: results will not be equal to the last bit"
         for key in ("threads", "device", "torch", "ranks", "training.precision", "training.compile", "device_tokens")
         if before.get(key, now[key]) != now[key]

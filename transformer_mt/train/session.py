@@ -26,6 +26,10 @@ from transformer_mt.train.signals import StopFlag
 from transformer_mt.train.validation import validation_loss, validation_scores
 
 
+UPDATES = 2
+"""The way in which updates are made: 1 cut batches in another order and drew other numbers for dropout."""
+
+
 def machine_record(process: Process) -> dict[str, Any]:
     """What the updates were made on: for the record, and to warn when it changes."""
     device = torch.cuda.get_device_name(process.device) if process.device.type == "cuda" else platform.machine()
@@ -36,6 +40,7 @@ def machine_record(process: Process) -> dict[str, Any]:
         "device": f"{process.device.type} {device}",
         "threads": torch.get_num_threads(),
         "ranks": process.ranks,
+        "updates": UPDATES,
     }
 
 
