@@ -25,7 +25,6 @@ from transformer_mt.train.loop import NO_SUMS, Trainer, batches_from
 from transformer_mt.train.signals import StopFlag
 from transformer_mt.train.validation import validation_loss, validation_scores
 
-
 UPDATES = 2
 """The way in which updates are made: 1 cut batches in another order and drew other numbers for dropout."""
 
