@@ -6,7 +6,6 @@ One thing changes at a time, from the small model with 8,000 pieces and 4,096 to
 
 import argparse
 import multiprocessing
-import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -83,11 +82,12 @@ def _plan(connection: Connection, folder: Path) -> None:
     before = _anonymous()
     begin = time.perf_counter()
     store = Store(folder, "train")
-    count, first = 0, 0.0
+    count, first, most = 0, 0.0, before
     sample = []
     for batch in epoch_batches(store.lengths(), 25_000, 1, 0):
         first = first or time.perf_counter() - begin
         count += 1
+        most = max(most, _anonymous()) if count % 100 == 1 else most
         if count <= 100:
             sample.append(batch)
     planned = time.perf_counter() - begin
@@ -98,20 +98,18 @@ def _plan(connection: Connection, folder: Path) -> None:
     connection.send(
         {
             "batches": count, "seconds_to_the_first": round(first, 2), "seconds_in_all": round(planned, 2),
-            "ms_to_read_a_batch": round(1000 * read, 2), "mib_of_memory": round(_anonymous() - before),
+            "ms_to_read_a_batch": round(1000 * read, 2), "mib_of_memory": round(most - before),
         }
     )  # fmt: skip
 
 
 def _anonymous() -> float:
-    """MiB that this process has had at most, mapped files left out where the system tells them apart."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    """MiB of memory that this process has now, mapped files left out; 0 where the system does not tell."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
-        return peak
-    mapped = sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssFile"))
-    return peak - mapped / 2**10
+        return 0.0
+    return sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) / 2**10
 
 
 def losses(options: argparse.Namespace, folder: Path, vocabulary: int) -> dict[str, Any]:

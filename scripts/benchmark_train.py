@@ -51,14 +51,13 @@ CONTENDERS = (
     "ours float32", "ours bfloat16", "ours float32, 2 processes", "plain float32", "plain bfloat16",
     "products float32", "products bfloat16",
 )  # fmt: skip
-Update = Callable[[Batch], None]
 
 
 def compare(options: argparse.Namespace, folder: Path, vocabulary: int) -> dict[str, Any]:
     """Target tokens a second of each contender, padding not counted; shares of the products' rate; memory."""
     store = Store(folder, "train")
     batches = list(epoch_batches(store.lengths(), options.batch_tokens, 1, 0))
-    numbers = [number % len(batches) for number in range(WARM_UP + options.repeat * options.updates)]
+    numbers = list(range(WARM_UP + options.repeat * options.updates))
     names = [name for name in CONTENDERS if re.search(options.only, name) and _possible(name, options)]
     contenders = {name: Contender(name, options, folder, vocabulary) for name in names}
     try:
@@ -70,7 +69,7 @@ def compare(options: argparse.Namespace, folder: Path, vocabulary: int) -> dict[
                 print(f"{name}: {contender.rates[-1]:.4g} a second", file=sys.stderr, flush=True)
     finally:
         memory = {name: contender.end() for name, contender in contenders.items()}
-    done = [batches[number] for number in numbers[WARM_UP:]]
+    done = [batches[number % len(batches)] for number in numbers[WARM_UP:]]
     lengths = store.lengths()
     flops = sum(flops_of(lengths[batch.pairs], SIZES[options.size], vocabulary) for batch in done)
     each = flops / sum(batch.target_tokens for batch in done)
@@ -211,7 +210,7 @@ def _turns(given: Given, process: Process, connection: Connection) -> Iterator[A
         begin = time.perf_counter()
         done = 0.0
         for number in numbers:
-            done += update(batches[number])
+            done += update(batches[number % len(batches)])
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         yield time.perf_counter() - begin, done, time.process_time() - before

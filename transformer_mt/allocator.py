@@ -34,6 +34,5 @@ def keep_large_buffers() -> bool:
     if reserve := library.malloc(RESERVE):
         first = -(-reserve // LARGE_PAGE) * LARGE_PAGE
         library.madvise(first, RESERVE - LARGE_PAGE, HUGEPAGE)
-        library.malloc(LARGE_PAGE)  # behind it: what is freed at the end may be given back
         library.free(reserve)
     return bool(reserve)

@@ -27,9 +27,20 @@ def partial_of(final: Path) -> Path:
     return final.with_name(f".{final.name}.partial")
 
 
+def taken(folder: Path) -> str:
+    """Why a new folder cannot have this name: something is there, and it is no empty folder."""
+    free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    return "" if free else f"{folder} is there already: give a new folder"
+
+
 @contextmanager
-def new_folder(final: Path) -> Iterator[Path]:
-    """A folder to fill. When the context ends well it is forced to the disk and takes its place, else it is gone."""
+def new_folder(final: Path, *, replace: bool = True) -> Iterator[Path]:
+    """A folder to fill. When the context ends well it is forced to the disk and takes its place, else it is gone.
+
+    Without `replace` there may be nothing in that place, or an empty folder: else UserError.
+    """
+    if not replace and (problem := taken(final)):
+        raise UserError(problem)
     partial, old = partial_of(final), final.with_name(f".{final.name}.old")
     for leftover in (partial, old):
         shutil.rmtree(leftover, ignore_errors=True)

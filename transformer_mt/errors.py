@@ -5,10 +5,12 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+Read = TypeVar("Read")
 
 
 class Failure(Exception):
@@ -45,6 +47,15 @@ class Stopped(Failure):
     def __init__(self, signal_number: int, message: str) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+
+
+def noted(problems: list[str], read: Callable[[], Read]) -> Read | None:
+    """What `read` gives; None, and its reasons among the problems, where it refuses: so that all are told at once."""
+    try:
+        return read()
+    except UserError as error:
+        problems += error.messages
+        return None
 
 
 class OtherRankFailed(Failure):

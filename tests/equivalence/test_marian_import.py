@@ -596,8 +596,9 @@ def test_the_card_of_a_model_of_several_languages_asks_for_one(tmp_path: Path, f
     card = (tmp_path / "out/README.md").read_text("utf-8")
     program = card.split("```python\n")[1].split("```")[0]
     given = lines
+    asked = {"huggingface": '[">>eng<< The committee', "ctranslate2": 'language = ">>eng<<"', "onnx": "as in `>>eng<<`"}
+    assert asked[form] in card
     if form == "ctranslate2":  # by a line of the program
-        assert 'language = ">>eng<<"' in program
         given = [line.removeprefix(">>eng<< ") for line in lines]
     greedy = program.replace("beam_size=4", "beam_size=1").replace("max_length=limit", "max_new_tokens=24, num_beams=1")
     greedy = greedy.replace("max_decoding_length=256", "max_decoding_length=24")

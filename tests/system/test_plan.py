@@ -2,15 +2,20 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.running import Trained, assert_plain, inside, write_config
+from tests.running import Trained, assert_plain, inside, last_checkpoint, write_config
 from transformer_mt.commands.plan import departures, parameters
 from transformer_mt.config.file import load_config, shipped_configs
+from transformer_mt.data.batching import Batch
+from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.model.folder import build
+from transformer_mt.train.loop import Trainer
 
 
 def test_before_anything_is_there_nothing_is_made(task: Path) -> None:
@@ -21,8 +26,8 @@ def test_before_anything_is_there_nothing_is_made(task: Path) -> None:
     assert_plain(done.stderr)
     names = [line.split()[0] for line in done.stdout.splitlines()]
     assert names[:7] == ["model", "data", "updates", "memory", "speed", "time", "operations"]
-    assert "note: no token ids of this configuration" in done.stdout and "made-up pairs" in done.stdout
-    assert "departs from the paper: model.heads: 8 in " in done.stdout
+    assert "corpus is not made yet; training makes it first" in done.stdout and "made-up pairs" in done.stdout
+    assert "departs from the paper: model.heads: 8 in base.yaml" in done.stdout
     assert sorted(task.rglob("*")) == before
 
 
@@ -87,7 +92,10 @@ def test_limits_of_all_kinds(trained: Trained) -> None:
         updates[key] = found["time"]["last_step"]
         if key == "max_epochs":
             assert updates[key] == 3 * found["updates"]["in_an_epoch"]
-    assert updates["max_steps"] == 100_000 and updates["max_minutes"] >= 1
+        if key == "max_minutes":
+            each = found["time"]["seconds_of_an_update"]
+            assert updates[key] == max(1, round(0.06 / each))
+    assert updates["max_steps"] == 100_000
 
 
 def test_departures_from_the_paper() -> None:
@@ -113,11 +121,65 @@ def test_parameters_of_the_paper() -> None:
 
 
 def test_no_memory_is_told(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*arguments: object) -> None:
-        raise torch.OutOfMemoryError
-
     write_config(task)
-    monkeypatch.setattr("transformer_mt.commands.plan._speed", none)
+    monkeypatch.setattr(Trainer, "rehearse", lambda *arguments: False)
     done = inside(task, "plan", "-c", "c.yaml")
-    assert done.exit_code == 1 and "training.device_tokens" in done.stderr
+    assert done.exit_code == 1 and "does not fit" in done.stderr
     assert_plain(done.stderr)
+
+
+def planned(folder: Path, *sets: str) -> dict[str, Any]:
+    done = inside(folder, "plan", "-c", "c.yaml", "--json", *(word for one in sets for word in ("--set", one)))
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_less_memory_means_more_passes_as_in_training(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Trainer.rehearse
+
+    def small(self: Trainer, batch: Batch, passes: int, *more: Any) -> bool:
+        tokens = -(-len(batch.pairs) // passes) * max(batch.source_length, batch.target_length)
+        return tokens <= 200 and original(self, batch, passes, *more)
+
+    write_config(task, training={"batch_tokens": 400})
+    monkeypatch.setattr(Trainer, "rehearse", small)
+    found = planned(task)
+    assert found["updates"]["device_tokens"] < 4096 and found["updates"]["passes"] > 1
+    assert any("training.device_tokens is" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("tokenizer.vocabulary_size=30", "tokenizer.vocabulary_size: was"),
+        ("data.cleaning.max_length_ratio=5", "data.cleaning.max_length_ratio: was"),
+        ("training.max_tokens=200", "training.max_tokens: was"),
+    ],
+)
+def test_what_was_made_for_another_configuration_is_not_measured_on(trained: Trained, change: str, told: str) -> None:
+    found = planned(trained.folder, change)
+    assert found["notes"][0].startswith(told) and "made-up" in found["notes"][-1]
+    assert found["data"]["pairs"] == 20_000
+
+
+def test_a_given_vocabulary_is_counted_before_it_is_there(trained: Trained, tmp_path: Path) -> None:
+    write_config(tmp_path, tokenizer={"model": str(trained.model / "spm.model")})
+    width = load_config(str(tmp_path / "c.yaml")).model.model_size
+    assert planned(tmp_path)["parameters"]["embeddings"] == Tokenizer(trained.model).source_size * width
+
+
+def test_a_run_is_taken_as_training_takes_it(trained: Trained, tmp_path: Path) -> None:
+    """Keys that a checkpoint keeps are its own; a damaged checkpoint is told, and the one before it counts."""
+    shutil.copytree(trained.folder, tmp_path / "copy", symlinks=True)
+    folder = tmp_path / "copy"
+    found = planned(folder, "training.batch_tokens=999")
+    assert found["updates"]["batch_tokens"] != 999 and "training.batch_tokens: config 999" in found["notes"][0]
+    newest = last_checkpoint(folder / "run")
+    (newest / "state.json").unlink()
+    found = planned(folder)
+    assert newest.name in found["notes"][0] and found["time"]["step"] < int(newest.name[5:])
+
+
+def test_sampled_subwords_are_told(trained: Trained) -> None:
+    assert any("subword_sampling" in note for note in planned(trained.folder, "training.subword_sampling=0.1")["notes"])

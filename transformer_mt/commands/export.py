@@ -2,23 +2,23 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from transformer_mt.atomic import taken
 from transformer_mt.data import files
-from transformer_mt.errors import UserError
+from transformer_mt.errors import UserError, noted
 from transformer_mt.export.ctranslate2 import PRECISIONS
 from transformer_mt.export.proof import SENTENCES
 from transformer_mt.model import folder
 
 Say = Callable[[str], None]
-Read = TypeVar("Read")
 
 
 def export(model: Path, form: str, output: Path, precision: str | None, sentences: Path | None, say: Say) -> None:
     """Writes a model for another program and compares both; `sentences` is a file of those to compare them on."""
-    problems = [*_taken(output), *_precision_problems(form, precision)]
-    origin = _or_note(problems, lambda: folder.locate(model))
-    lines = _or_note(problems, lambda: _sentences(sentences))
+    problems = [*_output_problems(output), *_precision_problems(form, precision)]
+    origin = noted(problems, lambda: folder.locate(model))
+    lines = noted(problems, lambda: _sentences(sentences))
     if origin is None or lines is None or problems:
         raise UserError(*problems)
     output = output.absolute()  # even the current folder has a name
@@ -44,9 +44,9 @@ def import_model(
     """Brings a Marian folder into a model folder of ours and compares both."""
     from transformer_mt.export import marian, marian_folder
 
-    problems = list(_taken(output))
-    lines = _or_note(problems, lambda: _sentences(sentences))
-    theirs = _or_note(problems, lambda: marian_folder.read_marian(model))
+    problems = list(_output_problems(output))
+    lines = noted(problems, lambda: _sentences(sentences))
+    theirs = noted(problems, lambda: marian_folder.read_marian(model))
     if theirs is None or lines is None or problems:
         raise UserError(*problems)
     proof = marian.import_marian(
@@ -63,15 +63,6 @@ def told(compared: dict[str, Any]) -> str:
     )
 
 
-def _or_note(problems: list[str], read: Callable[[], Read]) -> Read | None:
-    """What `read` gives; None, and its reasons among the problems, where it refuses."""
-    try:
-        return read()
-    except UserError as error:
-        problems += error.messages
-        return None
-
-
 def _sentences(path: Path | None) -> Sequence[str]:
     """The lines of a file, or those used where none is given."""
     if path is None:
@@ -84,9 +75,9 @@ def _sentences(path: Path | None) -> Sequence[str]:
     return lines
 
 
-def _taken(output: Path) -> Iterator[str]:
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        yield f"--output {output} is there already: give a new folder"
+def _output_problems(output: Path) -> Iterator[str]:
+    if problem := taken(output):
+        yield f"--output {problem}"
 
 
 def _precision_problems(form: str, precision: str | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,16 @@ from transformer_mt.config import Config
 from transformer_mt.config.file import differences, load_config, shipped_configs
 from transformer_mt.data.batching import Batch, deal, epoch_batches, passes_needed
 from transformer_mt.data.store import Store, StoreWriter
-from transformer_mt.data.tokenizer import EOS, Tokenizer
-from transformer_mt.distributed import Process, is_out_of_memory, pick_device
-from transformer_mt.errors import RunError
+from transformer_mt.data.tokenizer import EOS, Tokenizer, load_model, read_vocabulary
+from transformer_mt.distributed import Process, pick_device
+from transformer_mt.errors import UserError
 from transformer_mt.model.folder import START, build
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.train import checkpoint
 from transformer_mt.train.checkpoint import Progress
 from transformer_mt.train.loop import NO_SUMS, Trainer, tensors_of
-from transformer_mt.train.memory import first_choice, largest_pass
+from transformer_mt.train.memory import after_failure, first_choice, fitting_tokens, largest_pass
+from transformer_mt.train.session import machine_record
 from transformer_mt.train.signals import StopFlag
 
 UPDATES = 3
@@ -39,50 +41,48 @@ MADE_UP_PAIRS, MADE_UP_PIECES = 20_000, 25
 PAPER_OPERATIONS = {512: 3.3e18, 1024: 2.3e19}
 """Of table 2, by model size."""
 PAPER_SAYS = (
-    "model", "tokenizer.shared", "tokenizer.algorithm", "training.batch_tokens", "training.label_smoothing",
-    "training.max_steps", "training.learning_rate", "training.optimizer", "training.subword_sampling",
-    "training.initial_model", "training.checkpoint.average", "decoding.beam_size", "decoding.sampling",
-    "decoding.length_penalty", "decoding.max_length", "decoding.no_repeat_ngram",
+    "model", "tokenizer.shared", "tokenizer.algorithm", "tokenizer.vocabulary_size", "training.batch_tokens",
+    "training.label_smoothing", "training.max_steps", "training.learning_rate", "training.optimizer",
+    "training.subword_sampling", "training.initial_model", "training.checkpoint.average", "decoding.beam_size",
+    "decoding.sampling", "decoding.length_penalty", "decoding.max_length", "decoding.no_repeat_ngram",
 )  # fmt: skip
 """Keys that the paper gives a value, or by saying nothing leaves out what they ask for."""
 
 
 def plan(config: Config, device: str, devices: int) -> dict[str, Any]:
     """Numbers of all kinds, in bytes, seconds and tokens; `devices` share each update, and are as fast as this one."""
-    process = Process(0, devices, pick_device(device))
+    process, notes = Process(0, devices, pick_device(device)), list[str]()
     if process.device.type == "cpu":
         keep_large_buffers()
-    notes: list[str] = []
-    tokenizer = _tokenizer(config, notes)
-    sizes = (tokenizer.source_size, tokenizer.target_size) if tokenizer else (config.tokenizer.vocabulary_size,) * 2
-    step, stored = _progress(config)
+    config, progress = _progress(config, notes)
+    training, ready = config.training, _ready(config, notes)
+    sizes = _vocabulary_sizes(config, ready.get("learn"))
+    if training.subword_sampling:
+        notes.append(
+            "training.subword_sampling: text is cut anew in each epoch, into more pieces than are counted here"
+        )
     with tempfile.TemporaryDirectory() as place:
-        store = _store(config, Path(place), min(sizes), notes)
-        lengths, training = store.lengths(), config.training
-        batches = list(epoch_batches(lengths, training.batch_tokens, training.seed, 0))
-        tokens = first_choice(training, process, stored)
+        store = _store(config, ready.get("encode"), Path(place), min(sizes), notes)
         torch.manual_seed(training.seed)
         model = build(config.model, *sizes).to(process.device)
-        trainer = Trainer(model, store, training, START[config.model.start_symbol], Process(0, 1, process.device))
-        try:
-            memory = _memory(trainer, batches, tokens, devices)
-            speed = _speed(trainer, lengths, tokens)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            wanted = "lower training.device_tokens, or the size of the model"
-            raise RunError(
-                f"out of memory: a pass of {tokens} tokens does not fit on {process.device} ({wanted})"
-            ) from None
+        start = START[config.model.start_symbol]
+        trainer = Trainer(model, store, training, start, Process(0, 1, process.device), notes.append)
+        trainer.process = process  # from here on it makes the first one's share of an update, and meets no other
+        wanted = first_choice(training, process, progress.device_tokens)
+        tokens = after_failure(config.output, wanted, training, machine_record(process))
+        tokens = fitting_tokens(trainer, tokens, StopFlag())
+        batches = list(epoch_batches(store.lengths(), training.batch_tokens, training.seed, 0))
+        memory, speed = _memory(trainer, batches, tokens), _speed(trainer, tokens)
+        tokens_of = dict(zip(("source", "target"), store.lengths().sum(0).tolist(), strict=True))
     updates = _updates(config, batches, tokens, devices)
     found = {
         "name": config.name,
         "parameters": parameters(model),
-        "data": {"pairs": len(store), "tokens": dict(zip(("source", "target"), lengths.sum(0).tolist(), strict=True))},
+        "data": {"pairs": len(store), "tokens": tokens_of},
         "updates": updates,
         "memory": memory,
         "speed": {**speed, "device": str(process.device), "threads": torch.get_num_threads()},
-        "time": _time(config, updates, step, speed["tokens_per_second"] * devices),
+        "time": _time(config, updates, progress, speed["tokens_per_second"]),
         "departures": departures(config),
         "notes": notes,
     }
@@ -101,36 +101,65 @@ def parameters(model: Transformer) -> dict[str, int]:
 # What is there already
 
 
-def _tokenizer(config: Config, notes: list[str]) -> Tokenizer | None:
-    learn = stages.stages(config, notes.append)[1]
-    if learn.stale():
-        notes.append(f"no tokenizer of this configuration in {learn.folder}: {config.tokenizer.vocabulary_size} pieces")
-        return None
-    return Tokenizer(learn.folder)
+def _progress(config: Config, notes: list[str]) -> tuple[Config, Progress]:
+    """Where training stands, and the configuration that it would go on with."""
+    for folder in reversed(checkpoint.checkpoints(config.output / "checkpoints")):
+        try:
+            state = checkpoint.read_state(folder)
+            progress = Progress(**state["progress"])
+            config, told = checkpoint.keep_or_reset(config, state["config"], ())
+        except (UserError, OSError, ValueError, KeyError, TypeError) as error:
+            notes.append(f"checkpoint {folder} cannot be resumed from: {error}")
+            continue
+        notes += told
+        return config, progress
+    return config, Progress()
 
 
-def _progress(config: Config) -> tuple[int, int]:
-    """The step that training stands at, and the device_tokens that it has found."""
-    saved = checkpoint.checkpoints(config.output / "checkpoints")
-    state = checkpoint.read_state(saved[-1])["progress"] if saved else {}
-    return state.get("step", 0), state.get("device_tokens", 0)
+def _ready(config: Config, notes: list[str]) -> dict[str, Path]:
+    """The folders of the stages that are as this configuration wants them, up to the first one that is not."""
+    found: dict[str, Path] = {}
+    for stage in stages.stages(config, notes.append):
+        try:
+            reasons = stage.stale()
+        except OSError as error:
+            reasons = [str(error)]
+        if reasons or not stage.whole():
+            notes.append(
+                f"{reasons[0] if reasons else f'files are missing in {stage.folder}'}; training makes it first"
+            )
+            break
+        found[stage.name] = stage.folder
+    return found
 
 
-def _store(config: Config, place: Path, vocabulary: int, notes: list[str]) -> Store:
+def _vocabulary_sizes(config: Config, folder: Path | None) -> tuple[int, int]:
+    """Pieces of source and target: of the run's tokenizer, else of given ones, else as many as are to be learned."""
+    settings = config.tokenizer
+    if folder:
+        tokenizer = Tokenizer(folder)
+        return tokenizer.source_size, tokenizer.target_size
+    if settings.vocabulary:
+        pieces = read_vocabulary(settings.vocabulary)
+        return len(pieces[0]), len(pieces[-1])
+    given = [path for path in (settings.model, settings.source_model, settings.target_model) if path]
+    counts = [int(load_model(path).get_piece_size()) for path in given] or [settings.vocabulary_size]
+    return counts[0], counts[-1]
+
+
+def _store(config: Config, folder: Path | None, place: Path, vocabulary: int, notes: list[str]) -> Store:
     """The run's token ids, or made-up ones of usual lengths."""
-    encode = stages.stages(config, notes.append)[2]
-    if not encode.stale() and encode.whole():
-        return Store(encode.folder, "train")
+    if folder:
+        return Store(folder, "train")
     notes.append(
-        f"no token ids of this configuration in {encode.folder}: measured on made-up pairs, {MADE_UP_PIECES} pieces a "
-        "side on average; after `tokenize` it is of the real ones"
+        f"measured on made-up pairs, {MADE_UP_PIECES} pieces a side on average; after `tokenize` it is on the real ones"
     )
-    random = np.random.default_rng(1)
+    random, last = np.random.default_rng(1), max(vocabulary, EOS + 2)
     lengths = random.gamma(2.0, MADE_UP_PIECES / 2, (MADE_UP_PAIRS, 1)) * random.uniform(0.8, 1.2, (MADE_UP_PAIRS, 2))
-    lengths = lengths.clip(1, config.training.max_tokens - 1).astype(int)
-    with StoreWriter(place, "train", vocabulary) as writer:
+    lengths = lengths.clip(1, max(1, config.training.max_tokens - 1)).astype(int)
+    with StoreWriter(place, "train", last) as writer:
         writer.write(
-            (random.integers(EOS + 1, vocabulary, one).tolist(), random.integers(EOS + 1, vocabulary, other).tolist())
+            (random.integers(EOS + 1, last, one).tolist(), random.integers(EOS + 1, last, other).tolist())
             for one, other in lengths.tolist()
         )
     return Store(place, "train")
@@ -139,18 +168,18 @@ def _store(config: Config, place: Path, vocabulary: int, notes: list[str]) -> St
 # What is measured
 
 
-def _memory(trainer: Trainer, batches: Sequence[Batch], tokens: int, devices: int) -> dict[str, int]:
+def _memory(trainer: Trainer, batches: Sequence[Batch], tokens: int) -> dict[str, int]:
     """Bytes on each device; activations are what the largest pass of an epoch keeps for the backward pass."""
     weights = sum(parameter.nbytes for parameter in trainer.model.parameters())
     moments = sum(tensor.nbytes for name, tensor in trainer.optimizer.state().items() if ".exp_avg" in name)
     mean = sum(tensor.nbytes for tensor in trainer.optimizer.mean)
-    batch, passes = largest_pass(batches, tokens, devices)
-    rows = tensors_of(
-        trainer.store, deal(batch, passes, devices, 0)[0], trainer.start, trainer.process.device, trainer.loss.multiple
-    )
+    process = trainer.process
+    batch, passes = largest_pass(batches, tokens, process.ranks)
+    rows = deal(batch, passes, process.ranks, 0)[0]
+    tensors = tensors_of(trainer.store, rows, trainer.start, process.device, trainer.loss.multiple)
     trainer.loss.train()
     with _kept(trainer.model) as kept, trainer.autocast():
-        trainer.loss(*rows)
+        trainer.loss(*tensors)
     activations = sum(kept.values())
     found = {"weights": weights, "gradients": weights, "moments": moments, "mean": mean, "activations": activations}
     return found | {"total": sum(found.values())}
@@ -172,18 +201,22 @@ def _kept(model: Transformer) -> Iterator[dict[int, int]]:
         yield kept
 
 
-def _speed(trainer: Trainer, lengths: Any, tokens: int) -> dict[str, Any]:
-    """Target tokens a second of updates of one pass each."""
-    settings = trainer.settings
-    batches = epoch_batches(lengths, max(settings.max_tokens, min(tokens, settings.batch_tokens)), settings.seed, 0)
-    progress = Progress(sums=dict(NO_SUMS), device_tokens=tokens)
-    seconds, done = 0.0, 0
-    for number, batch in enumerate(batch for _, batch in zip(range(UPDATES + 1), batches, strict=False)):
+def _speed(trainer: Trainer, tokens: int) -> dict[str, Any]:
+    """Target tokens a second of all devices, by this one's share of updates of at most one pass on each."""
+    settings, lengths, ranks = trainer.settings, trainer.store.lengths(), trainer.process.ranks
+    batch_tokens = max(settings.max_tokens, min(tokens * ranks, settings.batch_tokens))
+    batches = islice(epoch_batches(lengths, batch_tokens, settings.seed, 0), UPDATES + 1)
+    progress, rows = Progress(sums=dict(NO_SUMS), device_tokens=tokens), []
+    for batch in batches:
         begin = time.perf_counter()
         trainer.update(batch, progress, StopFlag())
-        if number or len(lengths) == len(batch.pairs):
-            seconds, done = seconds + time.perf_counter() - begin, done + batch.target_tokens
-    return {"tokens_per_second": done / seconds, "precision": str(trainer.precision).removeprefix("torch.")}
+        rows.append((batch.target_tokens, time.perf_counter() - begin))
+    rows = rows[1:] or rows  # the first one warms up
+    return {
+        "tokens_per_second": sum(done for done, _ in rows) / sum(seconds for _, seconds in rows),
+        "updates": len(rows),
+        "precision": str(trainer.precision).removeprefix("torch."),
+    }
 
 
 def _rate_of_products(device: torch.device) -> float:
@@ -215,11 +248,13 @@ def _updates(config: Config, batches: Sequence[Batch], tokens: int, devices: int
     }
 
 
-def _time(config: Config, updates: dict[str, Any], step: int, tokens_per_second: float) -> dict[str, Any]:
+def _time(config: Config, updates: dict[str, Any], progress: Progress, tokens_per_second: float) -> dict[str, Any]:
     """What is left until the first of the limits."""
-    training, each = config.training, updates["target_tokens"] / tokens_per_second
+    training, each, step = config.training, updates["target_tokens"] / tokens_per_second, progress.step
     limits = [training.max_steps, training.max_epochs and training.max_epochs * updates["in_an_epoch"]]
-    limits += [training.max_minutes and max(1, round(60 * training.max_minutes / each))]
+    if training.max_minutes:  # a run that has made a number of updates of them keeps it
+        reckoned = progress.last_step if progress.minutes == training.max_minutes else None
+        limits.append(reckoned or max(1, round(60 * training.max_minutes / each)))
     last = min(limit for limit in limits if limit is not None)
     left = max(0, last - step)
     return {"step": step, "last_step": last, "updates_left": left, "seconds_of_an_update": each, "seconds": left * each}
@@ -227,6 +262,7 @@ def _time(config: Config, updates: dict[str, Any], step: int, tokens_per_second:
 
 def _operations(found: dict[str, Any], device: torch.device, model_size: int) -> dict[str, Any]:
     """Of the whole training: by the parameters, and as the paper counts, time x devices x rate of a device."""
+    same = not any(text.startswith("model.") for text in found["departures"])
     updates, when, rate = found["updates"], found["time"], _rate_of_products(device)
     tokens = updates["target_tokens"] * when["last_step"]
     seconds = when["seconds_of_an_update"] * when["last_step"]
@@ -234,7 +270,7 @@ def _operations(found: dict[str, Any], device: torch.device, model_size: int) ->
         "six_times_parameters_times_tokens": 6.0 * found["parameters"]["total"] * tokens,
         "as_the_paper_counts": seconds * updates["devices"] * rate,
         "rate_of_float32_products": rate,
-        "of_the_paper": PAPER_OPERATIONS.get(model_size),
+        "of_the_paper": PAPER_OPERATIONS.get(model_size) if same else None,
     }
 
 
@@ -266,6 +302,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     speed, when, operations = (found[name] for name in ("speed", "time", "operations"))
     parts = ", ".join(f"{part} {sizes[part] / 1e6:.2f}" for part in ("embeddings", "encoder", "decoder"))
     kept = ", ".join(f"{part} {_size(memory[part])}" for part in memory if part != "total" and memory[part])
+    passes = f"{updates['passes']} pass{'es' if updates['passes'] > 1 else ''}"
     devices = f"{updates['devices']} device{'s' if updates['devices'] > 1 else ''}"
     paper = f" (the paper: {operations['of_the_paper']:.1e})" if operations["of_the_paper"] else ""
     rows = [
@@ -275,18 +312,18 @@ def lines(found: dict[str, Any]) -> list[str]:
             "updates",
             f"{updates['in_an_epoch']:,} in an epoch, of {updates['target_tokens']:,.0f} target tokens on average "
             f"(batch_tokens {updates['batch_tokens']:,}, padding {updates['padding']:.1%}); on {devices} up to "
-            f"{updates['passes']} passes of {updates['device_tokens']:,} tokens",
+            f"{passes} of {updates['device_tokens']:,} tokens",
         ),
         ("memory", f"of each device {_size(memory['total'])}: {kept} of the largest pass"),
         (
             "speed",
-            f"{speed['tokens_per_second']:,.0f} target tokens a second on {speed['device']}, {speed['precision']}, "
-            f"{speed['threads']} threads, over {UPDATES} updates made here",
+            f"{speed['tokens_per_second']:,.0f} target tokens a second on {devices} like {speed['device']}, "
+            f"{speed['precision']}, {speed['threads']} threads, over {speed['updates']} updates made here",
         ),
         (
             "time",
             f"{_duration(when['seconds'])} for the {when['updates_left']:,} updates from step {when['step']:,} to "
-            f"{when['last_step']:,} on {devices}" + (" as fast as this one" if updates["devices"] > 1 else ""),
+            f"{when['last_step']:,} on {devices}",
         ),
         (
             "operations",

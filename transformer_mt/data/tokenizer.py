@@ -23,6 +23,7 @@ SPECIAL_PIECES = ["<pad>", "<unk>", "<s>", "</s>"]
 VOCABULARY = "vocabulary.json"
 """The file that holds the pieces by id where these are not the SentencePiece models' own."""
 LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+LANGUAGE = re.compile(">>.+<<")
 HASHED_LINES = 1 << 16
 THREADS = os.cpu_count() or 1
 
@@ -311,6 +312,11 @@ class Tokenizer:
     def source_pieces(self) -> list[str]:
         """The pieces of the source vocabulary, by id."""
         return [self._source.piece(number) for number in range(self.source_size)]
+
+    def languages(self) -> list[str]:
+        """The pieces by which a line asks a model of several languages for one of them, such as `>>deu<<`."""
+        pieces = self.source_pieces() if self.has_vocabulary else []
+        return [piece for piece in pieces if LANGUAGE.fullmatch(piece)]
 
     def target_pieces(self) -> list[str]:
         """The pieces of the target vocabulary, by id."""

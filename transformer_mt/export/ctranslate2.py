@@ -4,7 +4,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -59,7 +58,7 @@ def export(
     It is checked in float32, then written in the precision that is wanted. Returns what was compared.
     """
     loaded = load(origin, torch.device("cpu"))
-    with new_folder(destination) as folder:
+    with new_folder(destination, replace=False) as folder:
         checked = _write(folder, loaded, precision, sentences)
         for file in loaded.tokenizer.files:
             shutil.copyfile(file, folder / file.name)
@@ -102,11 +101,11 @@ def _use(loaded: Loaded, precision: str) -> str:
     limit = "" if positions is None else f" Lines of at most {positions - 1} pieces, and outputs of as many."
     settings = loaded.decoding
     penalty = {"none": 0.0, "average": 1.0}.get(settings.length_penalty.form, settings.length_penalty.alpha)
-    pieces = loaded.tokenizer.source_pieces() if loaded.tokenizer.has_vocabulary else []
-    languages = [piece for piece in pieces if LANGUAGE.fullmatch(piece)]
-    encode = (
-        MANY_LANGUAGES.replace("{example}", languages[0]) if languages else "rows = source.encode(lines, out_type=str)"
-    )
+    languages = loaded.tokenizer.languages()
+    decoded = "target.decode(result.hypotheses[0])"
+    if loaded.tokenizer.has_vocabulary:  # it may have pieces that the SentencePiece model has not
+        decoded += '.replace("\\u2581", " ").strip()'
+    encode = MANY_LANGUAGES.replace("{example}", languages[0]) if languages else ONE_LANGUAGE
     return f"""\
 ## Use
 
@@ -128,7 +127,7 @@ found = engine.translate_batch(
     rows, beam_size={settings.beam_size}, length_penalty={penalty:g}, max_input_length=0,
     max_decoding_length=256, disable_unk={not settings.allow_unknown}, suppress_sequences=[["<pad>"], ["<s>"]],
 )
-print("\\n".join(target.decode(result.hypotheses[0]) for result in found))
+print("\\n".join({decoded} for result in found))
 ```
 
 `</s>` is added to the source, and `{loaded.tokenizer.target_pieces()[loaded.start]}` is what outputs begin with: the
@@ -137,7 +136,6 @@ log-probabilities by length^length_penalty, where ours has {_penalty(settings)};
 pieces that are allowed; a sentence is done when beam_size hypotheses are. So outputs are alike, not always equal."""
 
 
-LANGUAGE = re.compile(">>.+<<")
 ONE_LANGUAGE = "rows = source.encode(lines, out_type=str)"
 MANY_LANGUAGES = """\
 language = "{example}"  # the language that is wanted, a piece by itself

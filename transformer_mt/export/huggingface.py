@@ -4,6 +4,7 @@ Marian's sinusoids are ours in another order, all sines before all cosines, and 
 So the channels of everything that is added to them are brought into that order; heads and inner units stay.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,7 @@ from transformer_mt.export import fast_tokenizer, marian_tokenizer
 from transformer_mt.export.marian_folder import BIAS, HEAD, SHARED, SOURCE, TARGET
 from transformer_mt.export.marian_model import MarianModel, Renumbered, quiet
 from transformer_mt.export.proof import SENTENCES, Proof, probes, prove
-from transformer_mt.export.readme import USE, write_readme
+from transformer_mt.export.readme import ASKED, USE, write_readme
 from transformer_mt.libraries import optional
 from transformer_mt.model.folder import WEIGHTS, Loaded, load, save_tensors
 from transformer_mt.model.transformer import Attention, DecoderLayer, EncoderLayer, FeedForward, Residual, Transformer
@@ -31,7 +32,7 @@ POSITIONS = 4096
 LONGEST_OUTPUT = 512
 """Most pieces of an output where generate() is told no other number, since it knows none that follows the source."""
 WHERE = "the model that transformers reads"
-EXAMPLE, EXAMPLE_2 = "The committee met on Tuesday.", "Where is the station?"
+EXAMPLES = ("The committee met on Tuesday.", "Where is the station?")
 HARD_LINES = (
     "", " ", "  two  blanks ", "\ta tab\tand\nlines\r\n", "</s>", "a</s>b <pad> <s> <unk>", "<0x41>", "▁", "▁ a▁b ▁",
     "☃☃ ☃", "👍🏽👩\u200d👧", "中文、日本語。한국어", "cafe\u0301 e\u0301", "a\u200bb\u200d \u200dc", "q\u200d\u0301",
@@ -52,7 +53,7 @@ def export(origin: Path, destination: Path, sentences: Sequence[str] = SENTENCES
     reasons += [] if loaded.tokenizer.has_vocabulary else fast_tokenizer.obstacles(loaded.tokenizer)
     if reasons:
         raise UserError(*reasons)
-    with new_folder(destination) as folder:
+    with new_folder(destination, replace=False) as folder:
         save_tensors(marian_state(loaded.model), folder / WEIGHTS)
         write_json(folder / "config.json", marian_config(loaded.model, loaded.start))
         write_json(folder / "generation_config.json", generation_config(loaded.decoding, loaded.start))
@@ -218,7 +219,8 @@ def _norm(name: str, ours: nn.LayerNorm, order: Tensor) -> dict[str, Tensor]:
 def _use(loaded: Loaded) -> str:
     """The part of the README that tells how to use the folder with transformers, and what is different there."""
     settings = loaded.decoding
-    limit, penalty = settings.max_length, settings.length_penalty
+    limit, penalty, languages = settings.max_length, settings.length_penalty, loaded.tokenizer.languages()
+    examples = [f"{language} {text}".strip() for language in languages[:1] or [""] for text in EXAMPLES]
     ours = {"none": "1", "average": "n", "power": f"n^{penalty.alpha:g}", "gnmt": f"((5 + n) / 6)^{penalty.alpha:g}"}
     theirs = f"n^{_power(settings):g}"
     same = "as transformer-mt does" if penalty.form != "gnmt" else f"transformer-mt by {ours['gnmt']}"
@@ -230,18 +232,19 @@ def _use(loaded: Loaded) -> str:
         + (": outputs of different lengths may rank differently." if penalty.form == "gnmt" else "."),
         "Its beam search drops a sentence end that is not among the num_beams best continuations, ours does not.",
         "Lines that are too long are not split into sentences.",
+        *([ASKED.replace("{example}", languages[0])] if languages else []),
         *([marian_tokenizer.LIMITS] if loaded.tokenizer.has_vocabulary else fast_tokenizer.limits(loaded.tokenizer)),
     ]
-    code = f'''from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    code = f"""from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 folder = "."  # where this README is
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder)
 
-batch = tokenizer(["{EXAMPLE}", "{EXAMPLE_2}"], padding=True, return_tensors="pt")
+batch = tokenizer({json.dumps(examples)}, padding=True, return_tensors="pt")
 limit = int({limit.factor:g} * (batch["input_ids"].shape[1] - 1)) + {limit.extra + 2}
 for line in tokenizer.batch_decode(model.generate(**batch, max_length=limit), skip_special_tokens=True):
-    print(line)'''
+    print(line)"""
     listed = "\n".join(f"- {note}" for note in notes)
     return f"{USE}\n\nWith the library transformers, from this folder:\n\n```python\n{code}\n```\n\n{listed}\n"
 

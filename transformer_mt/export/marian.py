@@ -31,7 +31,7 @@ from transformer_mt.data.tokenizer import (
     Tokenizer,
     write_vocabulary,
 )
-from transformer_mt.errors import UserError
+from transformer_mt.errors import UserError, noted
 from transformer_mt.export import marian_tokenizer
 from transformer_mt.export.marian_folder import (
     ACTIVATIONS,
@@ -63,9 +63,14 @@ def import_marian(
     source, target: codes of its languages, for a folder that does not tell them. `say` hears what could not be
     carried over. Raises UserError with all reasons why a folder cannot be imported, RunError if both differ.
     """
-    languages = _languages(theirs, source, target)
-    decoding, left = search_settings(theirs)
-    settings = _model_settings(theirs)
+    transformers = optional("transformers", "huggingface")
+    problems: list[str] = []
+    languages = noted(problems, lambda: _languages(theirs, source, target))
+    search = noted(problems, lambda: search_settings(theirs))
+    settings = noted(problems, lambda: _model_settings(theirs))
+    if languages is None or search is None or settings is None:
+        raise UserError(*problems)
+    decoding, left = search
     vocabularies = [Renumbered.of(pieces) for pieces in theirs.vocabularies]
     model = build(settings, len(vocabularies[0].pieces), len(vocabularies[-1].pieces))
     load_weights(model, dict(_tensors(theirs, vocabularies)), theirs.path)
@@ -73,8 +78,7 @@ def import_marian(
         "format": FORMAT, "languages": languages.model_dump(mode="json"), "model": settings.model_dump(mode="json"),
         "decoding": decoding.model_dump(mode="json"), "steps": [],
     }  # fmt: skip
-    transformers = optional("transformers", "huggingface")
-    with quiet(transformers), tempfile.TemporaryDirectory() as place, new_folder(destination) as partial:
+    with quiet(transformers), tempfile.TemporaryDirectory() as place, new_folder(destination, replace=False) as partial:
         for name in ("source", "target"):
             shutil.copyfile(theirs.path / f"{name}.spm", Path(place) / f"{name}.model")
         write_vocabulary(Path(place) / VOCABULARY, [vocabulary.pieces for vocabulary in vocabularies])

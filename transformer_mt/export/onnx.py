@@ -20,12 +20,12 @@ from transformer_mt.atomic import new_folder, write_json
 from transformer_mt.data.tokenizer import BOS, EOS, PAD, UNK, VOCABULARY, Tokenizer
 from transformer_mt.export.onnx_halves import Decoder, Encoder, decoder_layers, positions
 from transformer_mt.export.proof import SENTENCES, Proof, probes, prove
-from transformer_mt.export.readme import write_readme
+from transformer_mt.export.readme import ASKED, write_readme
 from transformer_mt.libraries import optional, quiet
 from transformer_mt.model.folder import Loaded, load
 from transformer_mt.model.transformer import Transformer
 
-FORMAT = 1
+FORMAT = 2
 """Of config.json."""
 LARGEST_FILE = 1 << 30
 """Bytes of weights that are written into a file of the graph itself; more are written beside it."""
@@ -41,7 +41,7 @@ def export(origin: Path, destination: Path, sentences: Sequence[str] = SENTENCES
     for name in LIBRARIES:
         optional(name, "onnx")
     loaded = load(origin, torch.device("cpu"))
-    with new_folder(destination) as folder:
+    with new_folder(destination, replace=False) as folder:
         opset = write_files(folder, loaded.model)
         for file in loaded.tokenizer.files:
             shutil.copyfile(file, folder / file.name)
@@ -274,7 +274,7 @@ USE = """\
   (batch, new, vocabulary) and `present_keys_*` and `present_values_*`, which are the past of the next step.
 
 This program translates the lines of standard input together, by greedy search. It needs
-`pip install onnxruntime sentencepiece numpy`.
+`pip install onnxruntime sentencepiece numpy`.{asked}
 
 ```python
 import json
@@ -336,7 +336,9 @@ nothing.
 
 def use(tokenizer: Tokenizer) -> str:
     """The README's part on how to use the files."""
-    return USE.replace("{tokenizer}", NUMBERED if tokenizer.has_vocabulary else PLAIN)
+    languages = tokenizer.languages()
+    asked = f" {ASKED.replace('{example}', languages[0])}" if languages else ""
+    return USE.replace("{tokenizer}", NUMBERED if tokenizer.has_vocabulary else PLAIN).replace("{asked}", asked)
 
 
 PLAIN = """

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 USE = "## Use"
+ASKED = "A line begins with the language that is wanted, as in `{example}`."
 
 
 def write_readme(origin: Path, folder: Path, use: str) -> None:

@@ -23,8 +23,8 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""
         own = self.training and self.p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling()
-        if own and round(self.p * LEVELS):
-            return _Dropout.apply(x, round(self.p * LEVELS))  # type: ignore[no-any-return, no-untyped-call]
+        if own and (dropped := min(round(self.p * LEVELS), LEVELS - 1)):
+            return _Dropout.apply(x, dropped)  # type: ignore[no-any-return, no-untyped-call]
         return F.dropout(x, self.p, self.training)
 
 
@@ -34,13 +34,16 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
         words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
-        kept = words.view(torch.int16)[: x.numel()] >= dropped - LEVELS // 2
-        ctx.kept, ctx.scale = kept.view(torch.uint8).view(x.shape), LEVELS / (LEVELS - dropped)
-        return torch.mul(x, ctx.kept).mul_(ctx.scale)
+        bits = words.view(torch.int16)[: x.numel()]
+        kept = (bits >= dropped - LEVELS // 2).view(torch.uint8).view(x.shape)
+        ctx.scale = LEVELS / (LEVELS - dropped)
+        ctx.save_for_backward(kept)
+        return torch.mul(x, kept).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return torch.mul(grad, ctx.kept).mul_(ctx.scale), None
+        (kept,) = ctx.saved_tensors
+        return torch.mul(grad, kept).mul_(ctx.scale), None
 
 
 def attention_products(

@@ -131,10 +131,8 @@ def _restore(trainer: Trainer, saved: Saved, progress: Progress, resets: Sequenc
     )
     other = []
     if before.get("updates", 1) != now["updates"]:
-        other = [
-            "warning: the version that began this run made its updates another way: results are others than they would "
-            "have been, and some pairs of this epoch come twice or not at all"
-        ]
+        epoch = ", and some pairs of this epoch come twice or not at all" if progress.batch else ""
+        other = [f"warning: the version that began this run made its updates another way: results will differ{epoch}"]
     place = f"step {progress.step}, epoch {progress.epoch + 1}, batch {progress.batch}"
     return [f"resuming at {place} from {saved.folder}", *other] + [
         f"warning: {key} was {before[key]}, is {now[key]}: results will not be equal to the last bit"
