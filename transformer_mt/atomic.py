@@ -28,7 +28,10 @@ def partial_of(final: Path) -> Path:
 
 
 def taken(folder: Path) -> str:
-    """Why a new folder cannot have this name: something is there, and it is no empty folder."""
+    """Why a new folder cannot have this name: something is there, and it is no empty folder, or it lies in a file."""
+    for parent in folder.absolute().parents:
+        if parent.exists() and not parent.is_dir():
+            return f"{folder}: {parent} is a file, wanted a folder"
     free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     return "" if free else f"{folder} is there already: give a new folder"
 

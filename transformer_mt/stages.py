@@ -79,12 +79,12 @@ class Stage:
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a stage's folder, None where there is none."""
-    path = folder / RECORD
-    if not path.is_file():
+    """The record of a stage's folder, None where there is none that can be read: then it is made again."""
+    try:
+        record = json.loads((folder / RECORD).read_text("utf-8"))
+    except (OSError, ValueError):
         return None
-    record: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return record
+    return record if isinstance(record, dict) else None
 
 
 def _digests(inputs: dict[str, Any]) -> dict[str, str]:
@@ -192,6 +192,21 @@ def has_checkpoints(run: Path) -> bool:
     return any((run / "checkpoints").glob("step-*"))
 
 
+def refuse_changes(config: Config, say: Say) -> None:
+    """Raises UserError, as `prepare` does, if this is another run than the one whose checkpoints are there."""
+    if has_checkpoints(config.output):
+        problems = _changes_since_training(config)
+        for stage in stages(config, say):
+            problems += stage.stale() if read_record(stage.folder) else []
+        _refuse(config, problems)
+
+
+def _refuse(config: Config, problems: Sequence[str]) -> None:
+    if problems:
+        remedy = f"{config.output} was trained with other settings: give another `output`, or --fresh to move it aside"
+        raise UserError(remedy, *dict.fromkeys(problems))
+
+
 def prepare(config: Config, say: Say, *, names: Sequence[str] = ("download", "learn", "encode")) -> None:
     """Makes the corpus, the tokenizer and the ids where they are missing or stale.
 
@@ -210,9 +225,7 @@ def prepare(config: Config, say: Say, *, names: Sequence[str] = ("download", "le
                 stage.run()
         else:
             say(f"{stage.folder}: up to date")
-    if problems:
-        remedy = f"{config.output} was trained with other settings: give another `output`, or --fresh to move it aside"
-        raise UserError(remedy, *dict.fromkeys(problems))
+    _refuse(config, problems)
 
 
 def _changes_since_training(config: Config) -> list[str]:

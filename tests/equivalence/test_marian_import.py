@@ -191,7 +191,9 @@ def test_what_was_brought_in_goes_back(kind: str, tmp_path: Path) -> None:
     texts = [tokenizer.decode(row, skip_special_tokens=True, use_source_tokenizer=False) for row in found]
     assert texts == ours(tmp_path / "ours", lines, **OUR_GREEDY)
     assert texts[:-1] == theirs(folder, lines[:-1], **THEIR_GREEDY)
-    import_marian(tmp_path / "back", tmp_path / "again")
+    said: list[str] = []
+    import_marian(tmp_path / "back", tmp_path / "again", say=said.append)
+    assert said == []
     first, second = (load(tmp_path / name, torch.device("cpu")) for name in ("ours", "again"))
     assert first.tokenizer.target_pieces() == second.tokenizer.target_pieces() and first.start == second.start
     for name, tensor in first.model.state_dict().items():

@@ -1,12 +1,14 @@
 """Models for other programs and from elsewhere, by the command: whole, checked, and refused in sentences."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.running import Trained, assert_plain, example, inside
+from transformer_mt.errors import UserError
 from transformer_mt.export import ctranslate2
 
 LINES = ["ba do fi", "gu ka lo mi", "ba"]
@@ -82,6 +84,21 @@ def test_a_wrong_weight_ends_it_and_leaves_nothing(
     done = inside(tmp_path, "export", "-m", trained.model, "--format", "ctranslate2", "--output", "out")
     assert done.exit_code == 1 and "is not this one" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["huggingface", "ctranslate2", "onnx"])
+def test_nothing_that_is_there_is_replaced(trained: Trained, tmp_path: Path, form: str) -> None:
+    """Nor is a folder made inside a file; nor does a program that calls an exporter by itself lose anything."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for output, told in (("folder", "is there already"), ("file", "is there already"), ("file/x", "is a file, wanted")):
+        done = inside(tmp_path, "export", "-m", trained.model, "--format", form, "--output", output)
+        assert done.exit_code == 2 and told in done.stderr, done.stderr
+        module = import_module(f"transformer_mt.export.{form}")
+        with pytest.raises(UserError, match=told):
+            module.export(trained.model, tmp_path / output)
+    assert (tmp_path / "folder" / "mine").read_text() == (tmp_path / "file").read_text() == "mine"
 
 
 def test_the_card_has_the_scores(trained: Trained) -> None:

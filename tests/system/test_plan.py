@@ -149,7 +149,7 @@ def test_less_memory_means_more_passes_as_in_training(task: Path, monkeypatch: p
     assert any("training.device_tokens is" in note for note in found["notes"])
 
 
-@pytest.mark.parametrize(
+CHANGES = pytest.mark.parametrize(
     ("change", "told"),
     [
         ("tokenizer.vocabulary_size=30", "tokenizer.vocabulary_size: was"),
@@ -157,16 +157,56 @@ def test_less_memory_means_more_passes_as_in_training(task: Path, monkeypatch: p
         ("training.max_tokens=200", "training.max_tokens: was"),
     ],
 )
-def test_what_was_made_for_another_configuration_is_not_measured_on(trained: Trained, change: str, told: str) -> None:
-    found = planned(trained.folder, change)
+
+
+@CHANGES
+def test_what_was_made_for_another_configuration_is_not_measured_on(task: Path, change: str, told: str) -> None:
+    write_config(task)
+    assert inside(task, "tokenize", "-c", "c.yaml").exit_code == 0
+    assert planned(task)["data"]["pairs"] < 20_000
+    found = planned(task, change)
     assert found["notes"][0].startswith(told) and "made-up" in found["notes"][-1]
     assert found["data"]["pairs"] == 20_000
 
 
-def test_a_given_vocabulary_is_counted_before_it_is_there(trained: Trained, tmp_path: Path) -> None:
-    write_config(tmp_path, tokenizer={"model": str(trained.model / "spm.model")})
-    width = load_config(str(tmp_path / "c.yaml")).model.model_size
-    assert planned(tmp_path)["parameters"]["embeddings"] == Tokenizer(trained.model).source_size * width
+@CHANGES
+def test_what_training_refuses_is_refused(trained: Trained, change: str, told: str) -> None:
+    for command in ("plan", "train"):
+        done = inside(trained.folder, command, "-c", "c.yaml", "--set", change)
+        assert done.exit_code == 2 and "was trained with other settings" in done.stderr and told in done.stderr
+        assert_plain(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("training.initial_model=nosuch", "nosuch"),
+        ("data.train=[{source: no.en, target: no.de}]", "no.en"),
+        ("output=c.yaml", "is a file"),
+        ("model.model_size=100000000", "out of memory"),
+    ],
+)
+def test_what_is_not_there_is_told(task: Path, change: str, told: str) -> None:
+    write_config(task)
+    done = inside(task, "plan", "-c", "c.yaml", "--set", change)
+    assert done.exit_code == (1 if "memory" in told else 2) and told in done.stderr, done.stderr
+    assert_plain(done.stderr)
+
+
+def test_records_that_cannot_be_read(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.folder, tmp_path / "copy", symlinks=True)
+    folder = tmp_path / "copy"
+    for content in ("x", "[]"):
+        (folder / "run" / "ids" / "stage.json").write_text(content)
+        assert any("training makes it first" in note for note in planned(folder)["notes"])
+        (last_checkpoint(folder / "run") / "state.json").write_text(content)
+        assert "cannot be resumed from" in planned(folder)["notes"][0]
+
+
+def test_a_given_vocabulary_is_counted_before_it_is_there(trained: Trained, task: Path) -> None:
+    write_config(task, tokenizer={"model": str(trained.model / "spm.model")})
+    width = load_config(str(task / "c.yaml")).model.model_size
+    assert planned(task)["parameters"]["embeddings"] == Tokenizer(trained.model).source_size * width
 
 
 def test_a_run_is_taken_as_training_takes_it(trained: Trained, tmp_path: Path) -> None:

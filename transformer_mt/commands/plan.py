@@ -3,7 +3,6 @@
 Speed and memory are measured: a few updates are made here, on the run's own token ids where there are some.
 """
 
-import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,11 +20,12 @@ from transformer_mt.allocator import keep_large_buffers
 from transformer_mt.config import Config
 from transformer_mt.config.file import differences, load_config, shipped_configs
 from transformer_mt.data.batching import Batch, deal, epoch_batches, passes_needed
+from transformer_mt.data.prepare import check_sources
 from transformer_mt.data.store import Store, StoreWriter
 from transformer_mt.data.tokenizer import EOS, Tokenizer, load_model, read_vocabulary
-from transformer_mt.distributed import Process, pick_device
-from transformer_mt.errors import UserError
-from transformer_mt.model.folder import START, build
+from transformer_mt.distributed import Process, is_out_of_memory, pick_device
+from transformer_mt.errors import RunError, UserError
+from transformer_mt.model.folder import START, build, locate
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.train import checkpoint
 from transformer_mt.train.checkpoint import Progress
@@ -52,6 +52,11 @@ PAPER_SAYS = (
 def plan(config: Config, device: str, devices: int) -> dict[str, Any]:
     """Numbers of all kinds, in bytes, seconds and tokens; `devices` share each update, and are as fast as this one."""
     process, notes = Process(0, devices, pick_device(device)), list[str]()
+    check_sources(config)
+    stages.check_run_folder(config)
+    stages.refuse_changes(config, notes.append)
+    if config.training.initial_model and not stages.has_checkpoints(config.output):
+        locate(config.training.initial_model)
     if process.device.type == "cpu":
         keep_large_buffers()
     config, progress = _progress(config, notes)
@@ -61,7 +66,7 @@ def plan(config: Config, device: str, devices: int) -> dict[str, Any]:
         notes.append(
             "training.subword_sampling: text is cut anew in each epoch, into more pieces than are counted here"
         )
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, _memory_told(process.device):
         store = _store(config, ready.get("encode"), Path(place), min(sizes), notes)
         torch.manual_seed(training.seed)
         model = build(config.model, *sizes).to(process.device)
@@ -186,6 +191,16 @@ def _memory(trainer: Trainer, batches: Sequence[Batch], tokens: int) -> dict[str
 
 
 @contextmanager
+def _memory_told(device: torch.device) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(f"out of memory: this model and its optimiser do not fit on {device}") from None
+
+
+@contextmanager
 def _kept(model: Transformer) -> Iterator[dict[int, int]]:
     """Bytes of each piece of memory that a forward pass keeps, by its place; parameters are left out."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -300,13 +315,13 @@ def lines(found: dict[str, Any]) -> list[str]:
     """The plan in sentences."""
     sizes, data, updates, memory = (found[name] for name in ("parameters", "data", "updates", "memory"))
     speed, when, operations = (found[name] for name in ("speed", "time", "operations"))
-    parts = ", ".join(f"{part} {sizes[part] / 1e6:.2f}" for part in ("embeddings", "encoder", "decoder"))
+    parts = ", ".join(f"{part} {_count(sizes[part])}" for part in ("embeddings", "encoder", "decoder"))
     kept = ", ".join(f"{part} {_size(memory[part])}" for part in memory if part != "total" and memory[part])
     passes = f"{updates['passes']} pass{'es' if updates['passes'] > 1 else ''}"
     devices = f"{updates['devices']} device{'s' if updates['devices'] > 1 else ''}"
     paper = f" (the paper: {operations['of_the_paper']:.1e})" if operations["of_the_paper"] else ""
     rows = [
-        ("model", f"{sizes['total'] / 1e6:.2f} million parameters: {parts}"),
+        ("model", f"{_count(sizes['total'])} parameters: {parts}"),
         ("data", "{:,} pairs, {source:,} source and {target:,} target tokens".format(data["pairs"], **data["tokens"])),
         (
             "updates",
@@ -337,12 +352,21 @@ def lines(found: dict[str, Any]) -> list[str]:
     return texts + [f"departs from the paper: {text}" for text in found["departures"]]
 
 
+def _count(number: int) -> str:
+    return f"{number / 1e6:.2f} million" if number >= 1e6 else f"{number:,}"
+
+
 def _size(count: float) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**29 else f"{count / 2**20:.1f} MiB"
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
+        if count >= unit / 2:
+            return f"{count / unit:.2f} {name}"
+    return f"{count / 2**10:.1f} KiB"
 
 
 def _duration(seconds: float) -> str:
     hours = seconds / 3600
     if hours >= 48:
         return f"{hours / 24:.1f} days"
-    return f"{hours:.1f} hours" if hours >= 1 else f"{math.ceil(seconds / 60)} minutes"
+    if hours >= 2:
+        return f"{hours:.1f} hours"
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"

@@ -67,6 +67,8 @@ def _ours(folder: MarianFolder, theirs: Mapping[str, Any]) -> Decoding:
 def _left(folder: MarianFolder, theirs: Mapping[str, Any]) -> Iterator[str]:
     """Each setting that has an effect there and none here."""
     for key, value in sorted(theirs.items()):
+        if (key, value) == ("early_stopping", "never"):  # as our search does anyway
+            continue
         if key not in CARRIED and key not in NO_SEARCH and value != NEUTRAL.get(key):
             yield f"{key} {json.dumps(value)}"
     pieces = folder.vocabularies[-1]

@@ -142,6 +142,8 @@ def read_state(folder: Path) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(state, dict):
+        raise UserError(f"{path} holds no JSON object")
     if state.get("format") != FORMAT:
         raise UserError(f"{folder} has format {state.get('format')}, this program reads {FORMAT}")
     return state
