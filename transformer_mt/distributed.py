@@ -31,6 +31,10 @@ WATCH_SECONDS = 0.2
 """How often a rank looks whether another one was asked to leave."""
 
 
+JOIN_SECONDS = 30
+"""How long the last such look may take, on a busy machine."""
+
+
 class Notice:
     """Makes a signal to one rank a signal to all: a thread on each reads, and says, on which rank one has arrived.
 
@@ -56,7 +60,7 @@ class Notice:
     def close(self) -> None:
         """Ends the thread: it must not speak up when nobody listens any more."""
         self._ended.set()
-        self._thread.join(1)
+        self._thread.join(JOIN_SECONDS)
 
     def _watch(self) -> None:
         there = True
