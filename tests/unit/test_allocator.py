@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.running import inside, write_config
 from transformer_mt.allocator import keep_large_buffers
 
 CODE = """
@@ -32,6 +34,17 @@ def faults(kind: str) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
 def test_the_kernel_is_not_asked_again_and_again() -> None:
     assert faults("kept") < 1000 < 5000 < faults("given back")
+
+
+def test_training_and_its_plan_keep_theirs(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for name in ("train.opening", "commands.plan"):
+        monkeypatch.setattr(f"transformer_mt.{name}.keep_large_buffers", lambda name=name: asked.append(name))
+    write_config(task, training={"max_steps": 1})
+    for command in ("plan", "train"):
+        done = inside(task, command, "-c", "c.yaml")
+        assert done.exit_code == 0, done.stderr
+    assert asked == ["commands.plan", "train.opening"]
 
 
 def test_elsewhere_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

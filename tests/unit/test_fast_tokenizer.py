@@ -14,7 +14,7 @@ import sentencepiece
 
 from transformer_mt.data.clean import normalize
 from transformer_mt.data.model_file import read_model
-from transformer_mt.data.tokenizer import EOS, PAD, UNK, Tokenizer, write_vocabulary
+from transformer_mt.data.tokenizer import EOS, PAD, UNK, Tokenizer
 from transformer_mt.errors import UserError
 from transformer_mt.export import fast_tokenizer
 from transformer_mt.export.fast_tokenizer import equally_good, limits, obstacles, write_tokenizer
@@ -193,13 +193,6 @@ def test_two_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "spm.model").rename(tmp_path / "target.model")
     (reason,) = obstacles(Tokenizer(tmp_path))
     assert "source.model and target.model are two models" in reason
-
-
-def test_other_ids_are_refused(tmp_path: Path) -> None:
-    pieces = learned(tmp_path).source_pieces()
-    write_vocabulary(tmp_path / "vocabulary.json", [[*pieces[:4], *pieces[:3:-1]]])
-    (reason,) = obstacles(Tokenizer(tmp_path))
-    assert reason.startswith("vocabulary.json: ")
 
 
 @pytest.mark.parametrize(

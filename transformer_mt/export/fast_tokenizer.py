@@ -14,7 +14,7 @@ from typing import Any
 from transformer_mt.atomic import write_json
 from transformer_mt.data import clean
 from transformer_mt.data.model_file import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, Model, read_model
-from transformer_mt.data.tokenizer import BOS, EOS, LINE_BREAKS, PAD, UNK, VOCABULARY, Tokenizer
+from transformer_mt.data.tokenizer import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer
 from transformer_mt.libraries import optional
 
 BLANK = "\u2581"
@@ -49,11 +49,12 @@ _SMALLEST = 2.0**-126
 
 
 def obstacles(tokenizer: Tokenizer) -> list[str]:
-    """Why a tokenizer cannot be one tokenizer.json that does the same, one sentence for each reason."""
+    """Why a tokenizer cannot be one tokenizer.json that does the same, one sentence for each reason.
+
+    For one without a vocabulary of its own, whose ids tokenizer.json could not hold.
+    """
     source, target = (model.serialized_model_proto() for model in tokenizer.models)
     name = tokenizer.files[0].name
-    if tokenizer.has_vocabulary:
-        return [f"{VOCABULARY}: tokenizer.json can only hold the ids that the SentencePiece model has itself"]
     if source != target:
         return [f"{name} and {tokenizer.files[1].name} are two models, tokenizer.json holds one for both languages"]
     return [f"{name}: {reason}" for reason in _Rules(read_model(source)).obstacles(tokenizer)]
