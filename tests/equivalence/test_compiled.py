@@ -12,7 +12,7 @@ import torch
 from tests import tiny
 from tests.running import assert_plain, end, start, wait_for, write_config
 from transformer_mt.data.batching import epoch_batches
-from transformer_mt.train.loop import tensors_of
+from transformer_mt.train.loop import LossOf, tensors_of
 from transformer_mt.train.signals import StopFlag
 
 
@@ -34,6 +34,19 @@ def test_gradients_are_those_of_the_plain_model(tmp_path: Path) -> None:
     assert found[1][1:] == pytest.approx(found[0][1:], rel=1e-5)
     assert re.fullmatch(r"compiled: [1-4] shapes of passes, \d+ graphs", trainer.loss.compiled())
     assert all(size % 8 == 0 for shape in trainer.loss.shapes for size in shape)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself
+def test_what_is_compiled_for_one_length_serves_others() -> None:
+    """Beyond a pass whose sides are of one length, and one whose positions need a longer table."""
+    loss = LossOf(tiny.model(dtype=torch.float32, encoder_layers=1, decoder_layers=1), 0.1, compiled=True)
+    loss.train()
+    graphs = []
+    for source, target in [(8, 8), (16, 24), (24, 40), (32, 16), (40, 48), (48, 24), (56, 32), (264, 24)]:
+        ids = torch.ones(8, source, dtype=torch.int64), torch.ones(8, target, dtype=torch.int64)
+        loss(*ids, ids[1].flatten(), torch.arange(8 * target))
+        graphs.append(int(re.findall(r"(\d+) graphs", loss.compiled())[0]))
+    assert graphs[1] == graphs[-2] <= graphs[-1] <= graphs[0] + 2
 
 
 def test_few_lengths_and_little_padding(tmp_path: Path) -> None:

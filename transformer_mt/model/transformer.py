@@ -25,6 +25,7 @@ def sinusoidal_positions(length: int, size: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @lru_cache(maxsize=16)
 def _table_of_positions(rows: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     return sinusoidal_positions(rows, size).to(dtype).to(device)  # float64, which not every device has, stays here
@@ -32,8 +33,10 @@ def _table_of_positions(rows: int, size: int, device: torch.device, dtype: torch
 
 def positions_up_to(length: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The first rows of a table of sinusoids that is made once and grows by doubling: (length, size)."""
-    rows = max(256, 1 << (length - 1).bit_length())
-    return _table_of_positions(rows, size, device, dtype)[:length]
+    rows = 256
+    while rows < length:  # comparisons alone: what is compiled for one length holds for others then
+        rows *= 2
+    return _table_of_positions(rows, size, device, dtype)[:length]  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
