@@ -18,8 +18,11 @@ from transformer_mt.config.data import (
     JsonlSource,
     Languages,
     ParquetSource,
+    PoSource,
+    SacrebleuSource,
     Source,
     TextSource,
+    TmxSource,
     Tokenizer,
     TsvSource,
     source_kind,
@@ -30,8 +33,8 @@ from transformer_mt.config.values import Count, Name, Natural, Positive, Section
 __all__ = [
     "PRESETS", "SOURCE_KINDS", "Checkpoint", "Cleaning", "Config", "Data", "Decoding", "DemoSource", "Evaluation",
     "HubSource", "JsonlSource", "Languages", "LearningRate", "LengthPenalty", "MaxLength", "Model", "Optimizer",
-    "ParquetSource", "Sampling", "Source", "TextSource", "Tokenizer", "Training", "TsvSource", "Validation",
-    "source_kind",
+    "ParquetSource", "PoSource", "SacrebleuSource", "Sampling", "Source", "TextSource", "TmxSource", "Tokenizer",
+    "Training", "TsvSource", "Validation", "source_kind",
 ]  # fmt: skip
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -4,7 +4,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from transformer_mt.config.values import HUB, Count, DataPath, Language, Name, Natural, Section, Seed, Text
+from transformer_mt.config.values import (
+    HUB,
+    Count,
+    DataPath,
+    DataPaths,
+    Language,
+    Name,
+    Natural,
+    Positive,
+    Section,
+    Seed,
+    Text,
+)
 
 
 class Languages(Section):
@@ -23,6 +35,12 @@ class Languages(Section):
 class _Source(Section):
     name: Name | None = None
     """How reports and score files call it; by default the file's or the split's name."""
+    weight: Positive = 1.0
+    """Of a training source: how often an epoch has each of its pairs; of 2.5, twice, and half of them, drawn anew in
+    each epoch, once more."""
+    tag: Text | None = Field(default=None, pattern=r"^\S+$")
+    """Of a training source: a word put before each source text, such as <bt> for what was translated back; it becomes
+    one piece of a learned vocabulary."""
 
 
 class HubSource(_Source):
@@ -38,19 +56,25 @@ class HubSource(_Source):
     """A commit of the data set; by default the newest, resolved once and recorded."""
     columns: tuple[Text, Text] | None = None
     """Names of the source and the target column; by default `translation` with the two language codes."""
+    streaming: bool = False
+    """Read it from the hub, or from where `datasets` finds it, as it comes, without a copy on disk."""
 
 
 class TextSource(_Source):
-    """Two text files, line N of one translating line N of the other; .gz, .xz, .bz2 and .zst are read as they are."""
+    """Two text files, line N of one translating line N of the other; .gz, .xz, .bz2 and .zst are read as they are.
 
-    source: DataPath
-    target: DataPath
+    Here and below a path may be a pattern such as corpus/*.en, or a list of paths: files are read in the order of the
+    list, those of a pattern sorted; source and target files belong together in that order.
+    """
+
+    source: DataPaths
+    target: DataPaths
 
 
 class TsvSource(_Source):
     """A file of tab-separated columns, without quoting."""
 
-    tsv: DataPath
+    tsv: DataPaths
     columns: tuple[Natural, Natural] = (0, 1)
     """Source and target column, counted from 0."""
 
@@ -58,7 +82,7 @@ class TsvSource(_Source):
 class JsonlSource(_Source):
     """One JSON object a line; the two texts under the language codes, or inside a `translation` object."""
 
-    jsonl: DataPath
+    jsonl: DataPaths
     columns: tuple[Text, Text] | None = None
     """Keys of the source and target text, when they are not the language codes."""
 
@@ -66,9 +90,27 @@ class JsonlSource(_Source):
 class ParquetSource(_Source):
     """A Parquet file with a `translation` column or one column a language."""
 
-    parquet: DataPath
+    parquet: DataPaths
     columns: tuple[Text, Text] | None = None
     """Names of the two columns, when they are not the language codes."""
+
+
+class TmxSource(_Source):
+    """A translation memory (TMX 1.4); languages are matched by their first part, whatever region a file names."""
+
+    tmx: DataPaths
+
+
+class PoSource(_Source):
+    """A gettext catalogue; entries that are fuzzy, plural, obsolete or not translated are left out and counted."""
+
+    po: DataPaths
+
+
+class SacrebleuSource(_Source):
+    """A test set that sacreBLEU knows, such as wmt14/full; it is fetched once and kept where sacreBLEU keeps it."""
+
+    sacrebleu: Text
 
 
 class DemoSource(_Source):
@@ -80,7 +122,7 @@ class DemoSource(_Source):
     seed: Seed = 1
 
 
-SOURCE_KINDS = ("hub", "source", "tsv", "jsonl", "parquet", "demo")
+SOURCE_KINDS = ("hub", "source", "tsv", "jsonl", "parquet", "tmx", "po", "sacrebleu", "demo")
 
 
 def source_kind(value: Any) -> str | None:
@@ -95,6 +137,9 @@ Source = Annotated[
     | Annotated[TsvSource, Tag("tsv")]
     | Annotated[JsonlSource, Tag("jsonl")]
     | Annotated[ParquetSource, Tag("parquet")]
+    | Annotated[TmxSource, Tag("tmx")]
+    | Annotated[PoSource, Tag("po")]
+    | Annotated[SacrebleuSource, Tag("sacrebleu")]
     | Annotated[DemoSource, Tag("demo")],
     Discriminator(
         source_kind,
@@ -115,6 +160,11 @@ class Cleaning(Section):
     """Largest ratio of the longer to the shorter side in words, where the longer has at least 10 of them."""
     deduplicate: bool = True
     """Keep only the first of equal pairs."""
+    remove_identical: bool = False
+    """Drop pairs whose sides are the same text."""
+    check_script: bool = False
+    """Drop pairs with a side that is mostly written in another script than its language is; languages whose script is
+    not known pass."""
     remove_test_overlap: bool = True
     """Drop training pairs whose source is a source of the validation or test data."""
 
@@ -150,6 +200,8 @@ class Tokenizer(Section):
     """Lines to learn from at most, drawn evenly from both sides."""
     max_line_bytes: Count = 4192
     """Longer lines are left out of the learning, and counted."""
+    symbols: tuple[Annotated[str, Field(pattern=r"^\S+$")], ...] = ()
+    """Words that are one piece wherever they stand in text, such as <url>; the tags of sources are so in any case."""
     model: DataPath | None = None
     """A SentencePiece model to use instead of learning one (shared: true)."""
     source_model: DataPath | None = None

@@ -56,6 +56,8 @@ Positive = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 UserPath = Annotated[Path, BeforeValidator(_user_path)]
 DataPath = Annotated[Path, BeforeValidator(_data_path)]
+DataPaths = DataPath | Annotated[tuple[DataPath, ...], Field(min_length=1)]
+"""A path, a pattern, or a list of them."""
 Language = Annotated[str, Field(pattern=LANGUAGE)]
 Name = Annotated[str, Field(pattern=NAME)]
 
@@ -68,7 +70,9 @@ class Section(BaseModel):
     )
 
 
-PATH_KEYS = {"source", "target", "tsv", "jsonl", "parquet", "model", "source_model", "target_model", "vocabulary"}
+PATH_KEYS = {
+    "source", "target", "tsv", "jsonl", "parquet", "tmx", "po", "model", "source_model", "target_model", "vocabulary",
+}  # fmt: skip
 """Keys whose texts are paths, wherever they stand."""
 
 
