@@ -3,6 +3,7 @@
     python scripts/benchmark.py train      our updates beside a plain loop and bare matrix products
     python scripts/benchmark.py growth     how training's speed and memory grow with all that can be chosen
     python scripts/benchmark.py losses     training in bfloat16 beside float32, by their losses
+    python scripts/benchmark.py preparing  encoding beside SentencePiece alone; memory as the corpus grows
     python scripts/benchmark.py planning   the batches of corpora of up to --pairs pairs
     python scripts/benchmark.py translate  our search beside CTranslate2, transformers and bare matrix products
     python scripts/benchmark.py startup    the command's --help beside an empty Python process
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmark_growth
+import benchmark_preparing
 import benchmark_train
 import torch
 from benchmark_train import SIZES, model_of
@@ -123,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     work = {
         "train": train, "growth": benchmark_growth.growth, "losses": losses, "planning": benchmark_growth.planning,
+        "preparing": benchmark_preparing.preparing,
         "translate": translate, "startup": startup,
     }  # fmt: skip
     parser.add_argument("what", choices=tuple(work))
@@ -133,6 +136,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeat", type=int, default=10, help="turns of each contender")
     parser.add_argument("--updates", type=int, default=4, help="train, growth: updates of a turn; losses: of all")
+    parser.add_argument("--grow-to", type=int, default=100_000, help="preparing: the largest corpus, up to 10,000,000")
     parser.add_argument("--compile", action="store_true", help="train: ours with torch.compile")
     parser.add_argument("--source", type=Path, help="text file, instead of the embedded grammar")
     parser.add_argument("--target", type=Path)

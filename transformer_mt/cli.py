@@ -4,7 +4,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_mt import __version__, options
+from transformer_mt.cli_tokenizer import tokenizer_app
 from transformer_mt.errors import UserError, reported
+from transformer_mt.progress import Speaker
 
 if TYPE_CHECKING:
     from transformer_mt.config import Config
@@ -29,8 +31,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, check and list configurations.")
 app.add_typer(config_app, name="config")
-
-PRECISIONS = ("float32", "bfloat16", "float16", "float64")
+app.add_typer(tokenizer_app, name="tokenizer")
 
 
 def main() -> None:
@@ -71,39 +72,69 @@ def _maybe_load(config: str | None, overrides: list[str] | None) -> "Config | No
     return _load(config, overrides) if config else None
 
 
-def _say(quiet: bool) -> Callable[[str], None]:
+def _say(quiet: bool) -> Speaker:
     """Progress for people, on stderr and from the first rank alone; warnings even when quiet."""
-    first = os.environ.get("RANK", "0") == "0"
-
-    def say(text: str) -> None:
-        if first and (not quiet or text.startswith("warning")):
-            print(text, file=sys.stderr, flush=True)
-
-    return say
+    return Speaker(quiet=quiet, enabled=os.environ.get("RANK", "0") == "0")
 
 
 @app.command()
 def download(
-    config: options.Config, set_: options.Set = None, fresh: options.Fresh = False, quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    config: options.Config, set_: options.Set = None, fresh: options.Fresh = False, workers: options.Workers = 0,
+    shard: options.Shard = None, quiet: options.Quiet = False, debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Read the sources, clean them, and write the run's corpus."""
     with _errors(debug):
+        if shard:
+            _make_share(_load(config, set_), "download", shard, fresh, workers, quiet)
+            return
         from transformer_mt.stages import prepare_run
 
-        prepare_run(_load(config, set_), _say(quiet), fresh=fresh, names=("download",))
+        prepare_run(_load(config, set_), _say(quiet), fresh=fresh, names=("download",), workers=workers)
+
+
+@app.command()
+def clean(
+    config: options.Config, set_: options.Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell only: write nothing into the run folder.")] = False,
+    rejected: Annotated[Path | None, typer.Option(help="A JSONL file for all dropped pairs, with reasons.")] = None,
+    workers: options.Workers = 0, as_json: options.Json = False, quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:  # fmt: skip
+    """Tell what cleaning the training data comes to, filter by filter, with examples; runs download for it."""
+    with _errors(debug):
+        loaded = _load(config, set_)
+        from transformer_mt.commands import clean as work
+
+        record = work.clean(loaded, _say(quiet), dry_run=dry_run, rejected=rejected, workers=workers)
+        typer.echo(
+            json.dumps(record, indent=1, ensure_ascii=False) if as_json else "\n".join(work.lines(loaded, record))
+        )
 
 
 @app.command()
 def tokenize(
-    config: options.Config, set_: options.Set = None, fresh: options.Fresh = False, quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    config: options.Config, set_: options.Set = None, fresh: options.Fresh = False, workers: options.Workers = 0,
+    learn_only: Annotated[bool, typer.Option("--learn-only", help="Stop before the ids.")] = False,
+    shard: options.Shard = None, quiet: options.Quiet = False, debug: options.Debug = False,
 ) -> None:  # fmt: skip
     """Learn the subword vocabulary and write token ids; runs download first where that is needed."""
     with _errors(debug):
+        if shard:
+            _make_share(_load(config, set_), "encode", shard, fresh or learn_only, workers, quiet)
+            return
         from transformer_mt.stages import prepare_run
 
-        prepare_run(_load(config, set_), _say(quiet), fresh=fresh)
+        names = ("download", "learn") if learn_only else None
+        prepare_run(_load(config, set_), _say(quiet), fresh=fresh, names=names, workers=workers)
+
+
+def _make_share(config: "Config", stage: str, shard: str, whole: bool, workers: int, quiet: bool) -> None:
+    if whole:
+        raise UserError("--shard makes a share of one stage: it goes without --fresh and --learn-only")
+    from transformer_mt.data.shards import Share
+    from transformer_mt.shares import make_share
+
+    make_share(config, stage, Share.parse(shard), _say(quiet), workers)
 
 
 @app.command()
@@ -113,7 +144,7 @@ def train(
 ) -> None:  # fmt: skip
     """Train, from wherever the run folder stands; runs download and tokenize first where that is needed."""
     with _errors(debug):
-        loaded, resets = _load(config, set_), _resets(reset)
+        loaded, resets = _load(config, set_), options.resets(reset)
         from transformer_mt.distributed import process_group
 
         with process_group(device) as process:
@@ -133,13 +164,6 @@ def plan(
 
         found = work.plan(loaded, device, devices)
         typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else "\n".join(work.lines(found)))
-
-
-def _resets(given: list[str] | None) -> list[str]:
-    allowed = ("optimizer", "schedule", "data")
-    if wrong := [name for name in given or () if name not in allowed]:
-        raise UserError(f"--reset {wrong[0]}: wanted {', '.join(allowed)}")
-    return list(given or ())
 
 
 def _train(config: "Config", process: "Process", fresh: bool, resets: list[str], quiet: bool) -> None:
@@ -191,17 +215,15 @@ def translate(
     """Translate lines: as many come out as go in, in order; on a pipe each is answered when it comes."""
     with _errors(debug):
         if form:
-            _check_choice("--format", form, ("text", "moses", "jsonl"))
+            options.check_choice("--format", form, ("text", "moses", "jsonl"))
         if long_lines:
-            _check_choice("--long-lines", long_lines, ("split", "cut"))
-        if sample and temperature is None:
-            temperature = 1.0
-        changes = _search_changes(beam_size, n_best, batch_size, length_penalty, alpha) | {
+            options.check_choice("--long-lines", long_lines, ("split", "cut"))
+        changes = options.search_changes(beam_size, n_best, batch_size, length_penalty, alpha) | {
             "no_repeat_ngram": no_repeat_ngram, "min_length": min_length, "max_length.factor": max_length_factor,
-            "max_length.extra": max_length_extra, "sampling.temperature": temperature, "sampling.top_k": top_k,
-            "sampling.top_p": top_p, "sampling.seed": seed, "alignment_layer": alignment_layer,
+            "max_length.extra": max_length_extra, "alignment_layer": alignment_layer,
             "long_lines": long_lines, "split_sentences": split_sentences or None,
         }  # fmt: skip
+        changes |= options.sampling_changes(sample, temperature, top_k, top_p, seed)
         with _translator(config, set_, model, device, precision, engine, changes, quiet) as (translator, process):
             from transformer_mt.commands.translate import Request
             from transformer_mt.commands.translate import translate as work
@@ -226,12 +248,35 @@ def score(
 ) -> None:  # fmt: skip
     """Tell the log-probability that a model gives to translations made elsewhere, by forced decoding."""
     with _errors(debug):
-        _check_choice("--format", form, ("text", "jsonl"))
-        changes = _search_changes(None, None, batch_size, length_penalty, alpha)
+        options.check_choice("--format", form, ("text", "jsonl"))
+        changes = options.search_changes(None, None, batch_size, length_penalty, alpha)
         with _translator(config, set_, model, device, precision, "native", changes, quiet) as (translator, process):
             from transformer_mt.commands.translate import score as work
 
             work(translator, source, target, output, form, process, _say(quiet))
+
+
+@app.command()
+def backtranslate(
+    source: options.Monolingual, output: options.Pairs, config: options.MaybeConfig = None, set_: options.Set = None,
+    model: options.Model = None, engine: options.Engine = "native", beam_size: options.Beam = None,
+    batch_size: options.Batch = None, sample: options.Sample = False, temperature: options.Temperature = None,
+    top_k: options.TopK = None, top_p: options.TopP = None, seed: options.Seed = None, shard: options.Shard = None,
+    shard_lines: options.ShardLines = 10_000, device: options.Device = "auto",
+    precision: options.Precision = "float32", quiet: options.Quiet = False, debug: options.Debug = False,
+) -> None:  # fmt: skip
+    """Make training pairs of text without translations, by a model of the other direction; goes on after a stop."""
+    with _errors(debug):
+        options.check_engine(engine, precision)
+        changes = options.search_changes(beam_size, 1, batch_size, None, None)
+        changes |= options.sampling_changes(sample, temperature, top_k, top_p, seed)
+        loaded = _maybe_load(config, set_)
+        from transformer_mt.commands import backtranslate as work
+        from transformer_mt.distributed import process_group
+
+        with process_group(device) as process:
+            request = work.Request(source, output, shard, shard_lines, precision, engine)
+            work.backtranslate(model or [], loaded, changes, request, process, _say(quiet))
 
 
 @contextmanager
@@ -240,7 +285,7 @@ def _translator(
     engine: str, changes: dict[str, Any], quiet: bool,
 ) -> Iterator[tuple["Translator", "Process"]]:  # fmt: skip
     """What translates, and the process it runs in."""
-    _check_engine(engine, precision)
+    options.check_engine(engine, precision)
     loaded = _maybe_load(config, overrides)
     from transformer_mt.commands.translate import load_translator
     from transformer_mt.distributed import process_group
@@ -250,31 +295,6 @@ def _translator(
             load_translator(models or [], loaded, process, changes, _say(quiet), precision=precision, engine=engine)[0],
             process,
         )
-
-
-def _check_engine(engine: str, precision: str) -> None:
-    _check_choice("--engine", engine, ("native", "ctranslate2"))
-    if engine == "native":
-        _check_choice("--precision", precision, PRECISIONS)
-
-
-def _search_changes(
-    beam_size: int | None, n_best: int | None, batch_size: int | None, length_penalty: str | None, alpha: float | None
-) -> dict[str, Any]:
-    if length_penalty is not None:
-        _check_choice("--length-penalty", length_penalty, ("none", "average", "power", "gnmt"))
-    return {
-        "beam_size": beam_size,
-        "n_best": n_best,
-        "batch_size": batch_size,
-        "length_penalty.form": length_penalty,
-        "length_penalty.alpha": alpha,
-    }
-
-
-def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"{option} {value}: wanted {', '.join(allowed)}")
 
 
 @app.command()
@@ -288,7 +308,7 @@ def export(
 ) -> None:  # fmt: skip
     """Write a model for another program, and prove that it says the same there."""
     with _errors(debug):
-        _check_choice("--format", form, ("huggingface", "ctranslate2", "onnx"))
+        options.check_choice("--format", form, ("huggingface", "ctranslate2", "onnx"))
         from transformer_mt.commands.export import export as work
 
         work(model, form, output, precision, sentences, _say(quiet))
@@ -326,34 +346,22 @@ def evaluate(
     """Translate the test sets of a config and score them; or score --hypothesis against --reference."""
     with _errors(debug):
         loaded = _maybe_load(config, set_)
-        _check_engine(engine, precision)
+        options.check_engine(engine, precision)
         if (hypothesis is None) != (reference is None):
             raise UserError("--hypothesis and --reference go together")
         if hypothesis and reference:
-            reports = [_score_files(loaded, hypothesis, reference, source_language, target_language, quiet)]
-            _print_reports(reports, as_json)
+            from transformer_mt.commands.evaluate import evaluate_files
+
+            languages = (source_language, target_language)
+            _print_reports([evaluate_files(loaded, hypothesis, reference, languages, _say(quiet))], as_json)
             return
         if loaded is None:
             raise UserError("give --config, or --hypothesis and --reference")
-        changes = _search_changes(beam_size, None, batch_size, length_penalty, alpha)
+        changes = options.search_changes(beam_size, None, batch_size, length_penalty, alpha)
         from transformer_mt.distributed import process_group
 
         with process_group(device) as process:
             _evaluate(loaded, model, process, precision, engine, changes, as_json, samples, quiet)
-
-
-def _score_files(
-    config: "Config | None", hypothesis: Path, reference: Path, source: str | None, target: str | None, quiet: bool
-) -> dict[str, Any]:
-    from transformer_mt.commands.evaluate import evaluate_files
-
-    languages = config.languages if config else None
-    source = source or (languages.source if languages else "en")
-    target = target or (languages.target if languages else None)
-    if target is None:
-        raise UserError("--target-language is needed without --config: BLEU's tokenizer follows it")
-    metrics = config.evaluation.metrics if config else ("bleu", "chrf", "ter")
-    return evaluate_files(hypothesis, reference, source, target, metrics, _say(quiet))
 
 
 def _evaluate(
@@ -390,8 +398,8 @@ def run(
 ) -> None:  # fmt: skip
     """Everything from the sources to the scores, each stage skipped when it is up to date."""
     with _errors(debug):
-        loaded, resets = _load(config, set_), _resets(reset)
-        _check_choice("--precision", precision, PRECISIONS)
+        loaded, resets = _load(config, set_), options.resets(reset)
+        options.check_choice("--precision", precision, options.PRECISIONS)
         from transformer_mt.distributed import process_group
 
         with process_group(device) as process:

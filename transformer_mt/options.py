@@ -1,9 +1,13 @@
-"""The options of the command line, named and explained alike in every command."""
+"""The options of the command line, named, explained and checked alike in every command."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from transformer_mt.errors import UserError
+
+PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
 Config = Annotated[str, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
 MaybeConfig = Annotated[str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one.")]
@@ -11,6 +15,7 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="key.path=value in 
 Fresh = Annotated[bool, typer.Option("--fresh", help="Move an existing run folder aside first.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and results only.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print tracebacks.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes that clean and encode; 0: one a core.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
 Precision = Annotated[
     str, typer.Option("--precision", help="float32, bfloat16, float16 or float64; int8 and more with ctranslate2.")
@@ -82,3 +87,59 @@ Interactive = Annotated[
     bool, typer.Option("--interactive", help="Answer each line of a pipe before the next one is read.")
 ]
 Report = Annotated[Path | None, typer.Option("--report", help="File for the summary as JSON, with line numbers.")]
+Monolingual = Annotated[
+    Path, typer.Option("--input", "-i", help="Text to translate back, a sentence a line; .gz and the like too.")
+]
+Pairs = Annotated[
+    Path, typer.Option("--output", "-o", help="A new TSV file: translation, line; its blocks are kept in FILE.parts.")
+]
+Shard = Annotated[str | None, typer.Option("--shard", help="I/N: do the I-th of N equal shares of the work, as 2/4.")]
+ShardLines = Annotated[int, typer.Option("--shard-lines", min=1, help="Lines of a block, which is lost as a whole.")]
+
+
+def check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuses a value that is none of those allowed."""
+    if value not in allowed:
+        raise UserError(f"{option} {value}: wanted {', '.join(allowed)}")
+
+
+def check_engine(engine: str, precision: str) -> None:
+    """Refuses an engine that there is not, and a precision that our own does not have."""
+    check_choice("--engine", engine, ("native", "ctranslate2"))
+    if engine == "native":
+        check_choice("--precision", precision, PRECISIONS)
+
+
+def resets(given: list[str] | None) -> list[str]:
+    """The values of --reset."""
+    allowed = ("optimizer", "schedule", "data")
+    if wrong := [name for name in given or () if name not in allowed]:
+        raise UserError(f"--reset {wrong[0]}: wanted {', '.join(allowed)}")
+    return list(given or ())
+
+
+def search_changes(
+    beam_size: int | None, n_best: int | None, batch_size: int | None, length_penalty: str | None, alpha: float | None
+) -> dict[str, Any]:
+    """Keys of `decoding` that options replace; None leaves a key as it is."""
+    if length_penalty is not None:
+        check_choice("--length-penalty", length_penalty, ("none", "average", "power", "gnmt"))
+    return {
+        "beam_size": beam_size,
+        "n_best": n_best,
+        "batch_size": batch_size,
+        "length_penalty.form": length_penalty,
+        "length_penalty.alpha": alpha,
+    }
+
+
+def sampling_changes(
+    sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
+) -> dict[str, Any]:
+    """The same of `decoding.sampling`: any of these options asks for it."""
+    return {
+        "sampling.temperature": 1.0 if sample and temperature is None else temperature,
+        "sampling.top_k": top_k,
+        "sampling.top_p": top_p,
+        "sampling.seed": seed,
+    }

@@ -6,7 +6,8 @@ checkpoints were trained on it: then the difference is told, key by key.
 """
 
 import json
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 RECORD = "stage.json"
 FORMAT = 1
+LATER_KEYS: dict[str, Any] = {
+    "weight": 1.0, "tag": None, "streaming": False, "remove_identical": False, "check_script": False, "symbols": [],
+}  # fmt: skip
+"""Settings that older records do not have, with what holds for them."""
 Say = Callable[[str], None]
 
 
@@ -51,7 +56,7 @@ class Stage:
             return [f"{self.folder} is not made yet"]
         if record.get("format") != FORMAT:
             return [f"{self.folder} has format {record.get('format')}, this program writes {FORMAT}"]
-        changes = [f"{key}: was {old}, is {new}" for key, old, new in differences(record["settings"], self.settings)]
+        changes = [f"{key}: was {old}, is {new}" for key, old, new in changed(record["settings"], self.settings)]
         before, now = _digests(record["inputs"]), _digests(self.inputs())
         inputs = differences(before, now)
         return changes + [f"content of {key} changed: sha256 was {old}, is {new}" for key, old, new in inputs]
@@ -59,6 +64,10 @@ class Stage:
     def whole(self) -> bool:
         """Whether every file that the record tells of, or that is needed now, is there."""
         return all((self.folder / name).is_file() for name in (*outputs_of(self.folder), *self.needed))
+
+    def depends_on(self) -> dict[str, Any]:
+        """What makes its folder what it is: settings, and digests of what is read."""
+        return {"settings": self.settings, "inputs": _digests(self.inputs())}
 
     def run(self) -> None:
         """Makes the folder."""
@@ -78,6 +87,14 @@ class Stage:
             write_text(partial / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
+def changed(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """What differs between recorded settings and others, by dotted keys."""
+    for key, old, new in differences(before, now):
+        name = key.rpartition(".")[2]
+        if old is not None or name not in LATER_KEYS or new != LATER_KEYS[name]:
+            yield key, old, new
+
+
 def read_record(folder: Path) -> dict[str, Any] | None:
     """The record of a stage's folder, None where there is none that can be read: then it is made again."""
     try:
@@ -92,28 +109,46 @@ def _digests(inputs: dict[str, Any]) -> dict[str, str]:
     return {key: str(value["sha256"] if isinstance(value, dict) else value)[:16] for key, value in inputs.items()}
 
 
+def parts_folder(run: Path, name: str) -> Path:
+    """Where machines that share a stage's work leave what they make."""
+    return run / "parts" / name
+
+
 def outputs_of(folder: Path, names: Callable[[str], bool] = lambda name: True) -> dict[str, Any]:
     """Digests of the files that a stage made."""
     record = read_record(folder) or {"outputs": {}}
     return {name: digest for name, digest in record["outputs"].items() if names(name)}
 
 
-def stages(config: Config, say: Say) -> list[Stage]:
-    """The stages before training, in order."""
+def stages(config: Config, say: Say, workers: int = 0) -> list[Stage]:
+    """The stages before training, in order; `workers` processes clean and encode text (0: one a core)."""
+    from transformer_mt import shares
+    from transformer_mt.data import corpus as text
     from transformer_mt.data import prepare
+    from transformer_mt.data.clean import Cleaned
+
+    def stage(name: str) -> Stage:
+        return next(stage for stage in found if stage.name == name)
 
     run = config.output
     corpus, tokenizer, ids = run / "corpus", run / "tokenizer", run / "ids"
     plain = config.model_dump(mode="json")
     training_text = {f"train.{config.languages.source}", f"train.{config.languages.target}"}
     encoded_text = training_text | {name.replace("train", "validation") for name in training_text}
-    return [
+    found = [
         Stage(
             "download",
             corpus,
             {"languages": plain["languages"], "data": _flat(without_paths(plain["data"]))},
             lambda: _fingerprints(config, read_record(corpus)),
-            lambda folder: prepare.make_corpus(config, folder, say, _pinned(corpus)),
+            lambda folder: text.make_corpus(
+                config,
+                folder,
+                say,
+                shares.pinned(run) or _pinned(corpus),
+                workers=workers,
+                ready=shares.ready(stage("download"), run, Cleaned),
+            ),
         ),
         Stage(
             "learn",
@@ -127,10 +162,13 @@ def stages(config: Config, say: Say) -> list[Stage]:
             ids,
             {"training": {key: plain["training"][key] for key in ("max_tokens", "too_long")}},
             lambda: outputs_of(corpus, encoded_text.__contains__) | outputs_of(tokenizer),
-            lambda folder: prepare.encode_corpus(config, corpus, tokenizer, folder, say),
+            lambda folder: prepare.encode_corpus(
+                config, corpus, tokenizer, folder, say, workers, shares.ready(stage("encode"), run, prepare.Encoded)
+            ),
             ("train.text",) if config.training.subword_sampling else (),
         ),
     ]
+    return found
 
 
 def _flat(data: dict[str, Any]) -> dict[str, Any]:
@@ -170,17 +208,18 @@ def _given_models(config: Config) -> dict[str, Any]:
 
 def _fingerprints(config: Config, record: dict[str, Any] | None) -> dict[str, Any]:
     """Digests of the files of all sources; a file whose size and time are as recorded is not read again."""
-    from transformer_mt.data.sources import paths_of
+    from transformer_mt.data.sources import parts, paths_of
 
     known = record["inputs"] if record else {}
     digests: dict[str, Any] = {}
     for split in ("train", "validation", "test"):
         for number, source in enumerate(getattr(config.data, split)):
             keys = ("source", "target") if isinstance(source, TextSource) else (source_kind(source),)
-            for side, path in zip(keys, paths_of(source), strict=False):
-                key, stat = f"data.{split}[{number}].{side}", path.stat()
-                stamp = [stat.st_size, stat.st_mtime_ns]
-                before = known.get(key, {})
+            files = [list(zip(keys, paths_of(part), strict=False)) for part in parts(source)]
+            for place, (side, path) in ((place, file) for place, part in enumerate(files) for file in part):
+                key = f"data.{split}[{number}].{side}" + (f"[{place}]" if len(files) > 1 else "")
+                stat = path.stat()
+                stamp, before = [stat.st_size, stat.st_mtime_ns], known.get(key, {})
                 digest = before["sha256"] if before.get("stamp") == stamp else sha256(path)
                 same = before.get("sha256") == digest
                 digests[key] = before if same else {"sha256": digest, "stamp": stamp}
@@ -207,14 +246,16 @@ def _refuse(config: Config, problems: Sequence[str]) -> None:
         raise UserError(remedy, *dict.fromkeys(problems))
 
 
-def prepare(config: Config, say: Say, *, names: Sequence[str] = ("download", "learn", "encode")) -> None:
+def prepare(
+    config: Config, say: Say, *, names: Sequence[str] = ("download", "learn", "encode"), workers: int = 0
+) -> None:
     """Makes the corpus, the tokenizer and the ids where they are missing or stale.
 
     What a model was trained on is made again only where it is missing, and only as it was.
     """
     trained = has_checkpoints(config.output)
     problems = _changes_since_training(config) if trained else []
-    for stage in stages(config, say):
+    for stage in stages(config, say, workers):
         if stage.name not in names:
             continue
         changes = stage.stale()
@@ -223,6 +264,7 @@ def prepare(config: Config, say: Say, *, names: Sequence[str] = ("download", "le
         elif changes or not stage.whole():
             if not problems:
                 stage.run()
+                shutil.rmtree(parts_folder(config.output, stage.name), ignore_errors=True)
         else:
             say(f"{stage.folder}: up to date")
     _refuse(config, problems)
@@ -239,7 +281,7 @@ def _changes_since_training(config: Config) -> list[str]:
     fixed = ("languages", "tokenizer", "model", "training.max_tokens", "training.too_long")
     return [
         f"{key}: was {old}, is {new}"
-        for key, old, new in differences(saved, now)
+        for key, old, new in changed(saved, now)
         if key.startswith(fixed) and key != "model.preset"
     ]
 
@@ -271,7 +313,9 @@ def check_run_folder(config: Config) -> None:
         raise UserError(*problems)
 
 
-def prepare_run(config: Config, say: Say, *, fresh: bool = False, names: Sequence[str] | None = None) -> None:
+def prepare_run(
+    config: Config, say: Say, *, fresh: bool = False, names: Sequence[str] | None = None, workers: int = 0
+) -> None:
     """`prepare` in a locked run folder that carries its configuration."""
     from transformer_mt.data.prepare import check_sources
 
@@ -281,7 +325,7 @@ def prepare_run(config: Config, say: Say, *, fresh: bool = False, names: Sequenc
         with locked(config.output):
             move_aside(config.output, say)
     with locked(config.output):
-        prepare(config, say, **({"names": names} if names else {}))
+        prepare(config, say, **({"names": names} if names else {}), workers=workers)
         if not has_checkpoints(config.output):  # else training writes what holds, once it has read them
             write_config(config)
 
@@ -303,7 +347,7 @@ def train(
         fresh, resets = False, ()
     if config.training.initial_model and (fresh or not has_checkpoints(config.output)):
         locate(config.training.initial_model)
-    on_first_rank(lambda: prepare_run(config, console.line, fresh=fresh))
+    on_first_rank(lambda: prepare_run(config, console, fresh=fresh))
     with ExitStack() as stack:
         on_first_rank(lambda: stack.enter_context(locked(config.output)))
         opening.train(config, config.output, process, console, resets)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import environment, last_checkpoint, write_config, write_task
+from tests.running import command, digests, environment, last_checkpoint, write_config, write_task
 
 SCRIPT = Path(__file__).parents[2] / "scripts/slurm_train.sh"
 JOB = "4711"
@@ -132,3 +132,45 @@ def test_a_run_that_fails_is_not_queued_again(job: Path) -> None:
     assert ended(start(job)) == 2
     assert "holds other files and no run" in log(job)
     assert len(calls(job, "srun")) == 1 and calls(job, "scontrol requeue") == []
+
+
+SBATCH = """
+    id=$(( $(cat id 2>/dev/null || echo 100) + 1 ))
+    echo "$id" > id
+    tasks=0
+    for argument in "$@"; do
+        case $argument in
+            --array=1-*) tasks=$(seq "${argument#--array=1-}" -1 1) ;;
+            --wrap=*) work=${argument#--wrap=} ;;
+        esac
+    done
+    for task in $tasks; do SLURM_ARRAY_TASK_ID=$task bash -c "$work" >> log 2>&1 || exit; done
+    echo "$id" """
+
+
+def test_preparing_as_a_job_array(tmp_path: Path) -> None:
+    """Jobs that begin as soon as they are handed in, the tasks of an array last to first; twice the same corpus."""
+    for name in ("many", "one machine"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        write_task(tmp_path / name)
+        write_config(tmp_path / name)
+    folder = tmp_path / "many"
+    (folder / "c.yaml").rename(folder / "a b.yaml")
+    (folder / "bin/sbatch").write_text(f'#!/usr/bin/env bash\necho "sbatch $*" >> calls\n{SBATCH}\n')
+    (folder / "bin/sbatch").chmod(0o755)
+    path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(SCRIPT.with_name("slurm_prepare.sh")), "3"], cwd=folder, capture_output=True, text=True,
+        env=environment(PATH=path, CONFIG="a b.yaml"), timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr + (folder / "log").read_text()
+    assert done.stdout.endswith("jobs 101 (clean), 102 (learn), 103 (encode), 104 (join)\n")
+    jobs = calls(folder, "sbatch")
+    assert ["--array=1-3" in job for job in jobs] == [True, False, True, False]
+    assert ["--dependency" in job for job in jobs] == [False, True, True, True]
+    assert "--dependency=afterok:103" in jobs[3]
+    assert command("tokenize", "-c", "c.yaml", cwd=tmp_path / "one machine").returncode == 0
+    one, many = (
+        digests(tmp_path / name / "run", without=["stage.json", "config.yaml"]) for name in ("one machine", "many")
+    )
+    assert one == many and "ids/train.bin" in one

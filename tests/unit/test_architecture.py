@@ -16,7 +16,7 @@ PACKAGE = Path(transformer_mt.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Every part of the package, and the parts it may import besides itself. A file's own entry goes before its folder's.
-BASE = {"config", "errors", "distributed", "atomic", "allocator", "libraries", "__init__"}
+BASE = {"config", "errors", "distributed", "atomic", "allocator", "libraries", "progress", "__init__"}
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"config", "decode"},  # the public names, loaded when they are asked for
     "__main__": {"cli"},
@@ -27,11 +27,15 @@ ALLOWED: dict[str, set[str]] = {
     "allocator": set(),
     "libraries": {"errors"},
     "distributed": {"errors"},
-    "options": set(),
-    "cli": {"__init__", "options", "config", "errors", "distributed", "stages", "commands", "data.prepare",
+    "options": {"errors"},
+    "progress": set(),
+    "cli_tokenizer": {"options", "config", "errors", "commands", "data.tokenizer"},
+    "cli": {"__init__", "cli_tokenizer", "options", "config", "errors", "progress", "distributed", "stages", "shares",
+            "commands", "data.prepare", "data.shards",
             "train.log", "decode.translator"},
     "commands": BASE | {"stages", "data", "decode", "evaluate", "export", "model", "train"},
-    "stages": BASE | {"data", "decode", "evaluate", "export", "model", "train"},
+    "stages": BASE | {"shares", "data", "decode", "evaluate", "export", "model", "train"},
+    "shares": BASE | {"stages", "data"},
     "data": BASE - {"distributed"},
     "evaluate": BASE - {"distributed"},
     "model.transformer": {"model.kernels"},

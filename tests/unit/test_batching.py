@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer_mt.data import batching
-from transformer_mt.data.batching import Batch, deal, epoch_batches, mix, passes_needed
+from transformer_mt.data.batching import Batch, Mixture, deal, epoch_batches, mix, passes_needed
 
 FROZEN = [16294208416658607535, 10451216379200822465, 13608149317741381227, 16171810823986729605, 15020427595393229491]
 PLAN = [[5], [3, 7], [2], [4, 1, 6, 0]]
@@ -151,3 +151,43 @@ def test_hashes_are_even() -> None:
     bits = (values[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
     assert np.abs(bits.mean(0) - 0.5).max() < 0.02
     assert np.abs(np.corrcoef(bits.T.astype(float)) - np.eye(64)).max() < 0.05
+
+
+def test_a_mixture_has_pairs_as_often_as_their_weights_say() -> None:
+    mixture = Mixture((5, 5, 12, 32), (1.0, 3.0, 2.5, 0.3))
+    assert len(mixture) == 5 + 7 * 2 + 4 + 6 and not mixture.even
+    seen = np.zeros(32, np.int64)
+    for epoch in range(20):
+        pairs = mixture.pairs(np.arange(len(mixture)), epoch)
+        assert pairs.tolist() == sorted(pairs.tolist())
+        times = np.bincount(pairs, minlength=32)
+        assert times[:5].tolist() == [1] * 5
+        assert set(times[5:12].tolist()) == {2, 3} and times[5:12].sum() == 18
+        assert times[12:].max() == 1 and times[12:].sum() == 6
+        seen += times
+    assert seen[12:].tolist() == [6] * 20  # all have had their turns
+    assert seen[5:12].max() - seen[5:12].min() <= 1
+
+
+def test_turns_are_asked_for_in_any_portions() -> None:
+    mixture = Mixture((50, 90), (0.7, 1.4))
+    turns = np.arange(len(mixture))
+    whole = mixture.pairs(turns, 3)
+    parts = [mixture.pairs(turns[start::3], 3) for start in range(3)]
+    assert np.array_equal(np.sort(np.concatenate(parts)), whole)
+
+
+def test_batches_of_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = np.random.default_rng(0).integers(2, 9, (200, 2)).astype(np.int32)
+    mixture = Mixture((120, 200), (0.5, 2.0))
+    for window in (1 << 20, 64):
+        monkeypatch.setattr(batching, "WINDOW_PAIRS", window)
+        epochs = [list(epoch_batches(lengths, 60, 1, epoch, None, mixture)) for epoch in (0, 1, 0)]
+        counted = [np.bincount(np.concatenate([batch.pairs for batch in batches]), minlength=200) for batches in epochs]
+        for times in counted:
+            assert times[:120].sum() == 60 and times[:120].max() == 1 and times[120:].tolist() == [2] * 80
+        assert np.array_equal(counted[0], counted[2]) and not np.array_equal(counted[0], counted[1])
+        assert (counted[0] + counted[1])[:120].tolist() == [1] * 120
+    even = epoch_batches(lengths, 60, 1, 0, None, Mixture((120, 200), (1.0, 1.0)))
+    plain = epoch_batches(lengths, 60, 1, 0)
+    assert [batch.pairs.tolist() for batch in even] == [batch.pairs.tolist() for batch in plain]

@@ -35,8 +35,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "across": {"split_by_whitespace": False},
     "suffix": {"treat_whitespace_as_suffix": True},
     "symbols": {"user_defined_symbols": ["<2de>", "<sep>", "haus", "hausb", "1"], "byte_fallback": True},
+    "symbols, folded": {
+        "user_defined_symbols": ["<½>", "GARTEN", ","], "normalization_rule_name": "nmt_nfkc_cf", "byte_fallback": True,
+    },
     "control": {"control_symbols": ["<sep>", "x"], "character_coverage": 0.98},
-}
+}  # fmt: skip
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -174,6 +177,19 @@ def test_any_cut_is_the_same_text_and_depends_on_its_line_and_key_alone(
         assert ids.tolist() == [token for number in order for token in found[number]]
         assert lengths.tolist() == [len(found[number]) for number in order]
         assert ours._table.size == 1 and not ours._words  # memory does not grow from call to call
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("variant", ["symbols", "symbols, folded"])
+def test_symbols_are_never_cut_nor_merged(variant: str, rate: float) -> None:
+    model, symbols = processor(trained(variant)), VARIANTS[variant]["user_defined_symbols"]
+    generator = random.Random(4)
+    parts = [*symbols, " ", "garten", "haus", "½", "<", "sep", "wohnung", ",", "b"]
+    lines = ["".join(generator.choices(parts, k=9)) for _ in range(400)]
+    wanted, numbers = model.encode(lines), {model.piece_to_id(symbol) for symbol in symbols}
+    for found, right in zip(segment(BpeDropout(model), lines, rate), wanted, strict=True):
+        assert [n for n in found if n in numbers] == [n for n in right if n in numbers]
+    assert {n for ids in wanted for n in ids} >= numbers
 
 
 def test_words_of_a_line_are_cut_each_by_itself() -> None:

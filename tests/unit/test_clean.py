@@ -1,20 +1,30 @@
 """Cleaning: what text becomes, and which pairs are dropped for what reason."""
 
 import unicodedata
+from collections import Counter
 
+import numpy as np
 import pytest
 
-from transformer_mt.config import Cleaning
-from transformer_mt.data.clean import Cleaner, normalize, reason_to_drop
-from transformer_mt.data.sources import Pair
+from transformer_mt.config import Cleaning, Languages
+from transformer_mt.data.clean import Chunk, Cleaned, Cleaner, filters, keys_of, normalize, warnings
 
 OFF = Cleaning(max_words=None, max_characters=None, max_length_ratio=None, deduplicate=False, remove_test_overlap=False)
+ENGLISH_GERMAN = Languages(source="en", target="de")
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 PERSIAN = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
 
 
-def clean(cleaner: Cleaner, *pairs: tuple[str, str]) -> list[Pair]:
-    return list(cleaner.clean(Pair(source, target, line) for line, (source, target) in enumerate(pairs, start=1)))
+def clean(cleaning: Cleaning, *pairs: tuple[str, str], held_out: list[str] | None = None, **keys: bool) -> Cleaned:
+    cleaner = Cleaner(cleaning, ENGLISH_GERMAN, keys_of(held_out or []), **keys)
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    return cleaner(Chunk(0, sources, targets, np.arange(1, len(pairs) + 1)))
+
+
+def reason_to_drop(source: str, target: str, cleaning: Cleaning, languages: Languages = ENGLISH_GERMAN) -> str | None:
+    """By the pure predicates alone."""
+    rules = filters(cleaning, languages)
+    return next((rule.name for rule in rules if rule.on and rule.drops(source, target)), None)
 
 
 @pytest.mark.parametrize(
@@ -112,48 +122,89 @@ def test_filters_that_are_off_drop_nothing_but_empty_pairs() -> None:
     assert reason_to_drop("x", "", OFF) == "empty_target"
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("the same", "the same", "identical"),
+        ("the same", "The same", None),
+        ("Это русский", "Das ist deutsch", "wrong_script"),
+        ("This is English", "这是中文", "wrong_script"),
+        ("The word 这是中文", "Das Wort 这是中文", None),  # as many letters of each
+        ("12 + 30 = 42 😀", "12 + 30 = 43 😀", None),  # no letters at all
+    ],
+)
+def test_filters_that_are_off_by_default(source: str, target: str, expected: str | None) -> None:
+    cleaning = Cleaning(remove_identical=True, check_script=True)
+    assert reason_to_drop(source, target, cleaning) == expected
+    assert reason_to_drop(source, target, Cleaning()) is None
+    noticed = clean(Cleaning(), (source, target))
+    assert noticed.noticed[expected or ""] == int(expected is not None)
+    assert [row[0] for row in noticed.spared] == ([expected] if expected else [])
+
+
+def test_scripts_follow_the_language() -> None:
+    cleaning = Cleaning(check_script=True)
+    pair = ("Это русский", "Das ist deutsch")
+    for source, target, expected in [("ru", "de", None), ("de", "ru", "wrong_script"), ("sr-Cyrl", "de", None),
+                                     ("sr-Latn", "de", "wrong_script"), ("qaa", "qab", None)]:  # fmt: skip
+        assert reason_to_drop(*pair, cleaning, Languages(source=source, target=target)) == expected
+
+
 def test_a_pair_is_dropped_whole() -> None:
-    cleaner = Cleaner(OFF, [])
-    assert clean(cleaner, ("a", "x"), ("", "y"), ("c", " "), ("d", "w")) == [Pair("a", "x", 1), Pair("d", "w", 4)]
-    assert cleaner.counts == {"read": 4, "empty_source": 1, "empty_target": 1, "kept": 2}
+    cleaned = clean(OFF, ("a", "x"), ("", "y"), ("c", " "), ("d", "w"))
+    assert (cleaned.source, cleaned.target, cleaned.lines.tolist()) == (b"a\nd\n", b"x\nw\n", [1, 4])
+    assert cleaned.read == 4 and cleaned.dropped == {"empty_source": 1, "empty_target": 1}
 
 
-def test_the_first_of_equal_pairs_stays() -> None:
-    cleaner = Cleaner(Cleaning(), [])
-    # Equal means after normalising; another translation of the same source is another pair, and so is another split.
-    pairs = [("a", "x"), ("a ", "x"), ("a", "y"), ("ab", "c"), ("a", "bc"), ("a", "x")]
-    assert [pair.line for pair in clean(cleaner, *pairs)] == [1, 3, 4, 5]
-    assert cleaner.counts["duplicate"] == 2
-    assert clean(cleaner, ("a", "y")) == []  # in a second source too
-    assert len(clean(Cleaner(OFF, []), *pairs)) == 6
+def test_equal_pairs_have_equal_keys() -> None:
+    """Equal after normalising; another translation of the same source is another pair, and so is another split."""
+    keys = clean(Cleaning(), ("a", "x"), ("a ", "x"), ("a", "y"), ("ab", "c"), ("a", "bc"), ("a", "x")).keys.tolist()
+    assert keys[0] == keys[1] == keys[5] and len(set(keys)) == 4
 
 
 def test_sources_of_the_test_data_are_left_out_of_training() -> None:
     held_out = ["A  test\tsentence.", ""]
-    cleaner = Cleaner(Cleaning(), held_out)
-    assert clean(cleaner, ("A test sentence.", "x"), ("Another.", "A test sentence.")) == [
-        Pair("Another.", "A test sentence.", 2)
-    ]
-    assert cleaner.counts["test_overlap"] == 1
-    assert len(clean(Cleaner(OFF, held_out), ("A test sentence.", "x"))) == 1
+    pairs = [("A test sentence.", "x"), ("Another.", "A test sentence.")]
+    cleaned = clean(Cleaning(), *pairs, held_out=held_out)
+    assert cleaned.lines.tolist() == [2] and cleaned.dropped == {"test_overlap": 1}
+    assert clean(OFF, *pairs, held_out=held_out).lines.tolist() == [1, 2]
 
 
 def test_half_a_surrogate_pair_does_not_stop_the_cleaning() -> None:
-    assert len(clean(Cleaner(Cleaning(), []), ("\ud83d", "x"))) == 1
+    with pytest.raises(UnicodeEncodeError):  # a reader that lets one through is at fault
+        clean(Cleaning(), ("\ud83d", "x"))
+
+
+def test_dropped_pairs_are_kept_as_examples_or_all() -> None:
+    pairs = [("", f"t{number}") for number in range(9)] + [("s", ""), ("a", "b")]
+    first = clean(Cleaning(), *pairs).rejected
+    assert first == [*(("empty_source", line, "", f"t{line - 1}") for line in (1, 2, 3)), ("empty_target", 10, "s", "")]
+    assert len(clean(Cleaning(), *pairs, keep_rejected=True).rejected) == 10
+
+
+def told(*pairs: tuple[str, str], kept: int | None = None, **dropped: int) -> list[str]:
+    """The warnings about these pairs."""
+    cleaned = clean(Cleaning(), *pairs)
+    reasons = cleaned.dropped + Counter(dropped)
+    return warnings(cleaned.read, len(cleaned.lines) if kept is None else kept, reasons, cleaned.noticed)
 
 
 def test_a_warning_when_both_sides_are_the_same_text() -> None:
-    cleaner = Cleaner(Cleaning(), [])
-    clean(cleaner, ("one", "one"), ("two", "two"), ("", ""))
-    assert cleaner.warnings() == ["all 2 pairs are identical on both sides: very likely the wrong file"]
-    clean(cleaner, ("three", "drei"))
-    assert "2 of 3 pairs are identical" in cleaner.warnings()[0]
-    clean(cleaner, ("four", "vier"))
-    assert cleaner.warnings() == []
+    pairs = [("one", "one"), ("two", "two"), ("", "")]
+    assert told(*pairs) == ["all 2 pairs are identical on both sides: very likely the wrong file"]
+    assert "2 of 3 pairs are identical" in told(*pairs, ("three", "drei"))[0]
+    assert told(*pairs, ("three", "drei"), ("four", "vier")) == []
 
 
 def test_a_warning_when_most_pairs_repeat() -> None:
-    cleaner = Cleaner(Cleaning(), [])
-    clean(cleaner, *[("a", "x"), ("b", "y")] * 5)
-    assert cleaner.warnings() == ["only 2 distinct pairs of 10: the rest repeats them"]
-    assert Cleaner(Cleaning(), []).warnings() == []
+    assert told(kept=2, duplicate=8) == ["only 2 distinct pairs of 10: the rest repeats them"]
+    assert told(kept=5, duplicate=5) == []
+
+
+def test_a_warning_when_sides_are_swapped() -> None:
+    straight = ("it is the house of the man", "das ist nicht der Mann und die Frau")
+    (sentence,) = told(*[straight] * 8, *[straight[::-1]] * 2, ("Linux", "Linux kernel"))
+    assert sentence.startswith(
+        "20% of the pairs whose languages can be told (10 of 11 looked at) have their sides swap"
+    )
+    assert told(*[straight] * 40, straight[::-1]) == []

@@ -39,6 +39,10 @@ SURFACE = {
         "--alpha --batch-size --config/-c --debug --device --format --help --input/-i --length-penalty --model/-m "
         "--output/-o --precision --quiet/-q --set --target/-t"
     ),
+    "backtranslate": (
+        "--batch-size --beam-size --config/-c --debug --device --engine --help --input/-i --model/-m --output/-o "
+        "--precision --quiet/-q --sample --seed --set --shard --shard-lines --temperature --top-k --top-p"
+    ),
     "plan": "--config/-c --debug --device --devices --help --json --set",
     "export": "--debug --format --help --model/-m --output/-o --precision --quiet/-q --sentences",
     "import": "--debug --help --output/-o --quiet/-q --sentences --source-language --target-language folder",
@@ -48,6 +52,9 @@ SURFACE = {
         "--target-language"
     ),
     "run": "--config/-c --debug --device --fresh --help --json --precision --quiet/-q --reset --samples --set",
+    "tokenizer": "--help",
+    "tokenizer inspect": "--config/-c --debug --help --json --model/-m --set --side text",
+    "tokenizer report": "--config/-c --debug --help --input/-i --json --lines --model/-m --set --side --split",
     "config": "--help",
     "config show": "--config/-c --debug --help --set",
     "config check": "--config/-c --debug --help --set",

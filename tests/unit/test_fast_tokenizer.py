@@ -25,7 +25,8 @@ tokenizers = pytest.importorskip("tokenizers")
 
 HARD = [
     "", " ", "  two  blanks  ", "\ta tab\tand\nlines\r\n", "</s>", "a</s>b <pad> <s> <unk>", "<0x41><0xFF>",
-    "<ctl> <sep>", "a<sep>b<sep><sep>", "▁", "▁▁a ▁b▁", "☃☃ ☃a☃", "\u0301½", "👍🏽👩\u200d👧", "中文、日本語。한국어",
+    "<ctl> <sep>", "a<sep>b<sep><sep>", "<sep>", "<se<sep", "☃x<sep>☃", "<sep></s><sep><0x41>",
+    "__x__x__ y,x", "▁", "▁▁a ▁b▁", "☃☃ ☃a☃", "\u0301½", "👍🏽👩\u200d👧", "中文、日本語。한국어",
     "cafe\u0301 e\u0301\u0323", "a\u200bb\u200d \u200dc", "q\u200d\u0301", "\u200d\u200ca",
     "x\u0301\u200d\u0591\u200dy", "\ufeffa\u00a0b\u2028c\u3000d", "a\x00b\x85c\x1cd\x01\x02\x03", "½ ² ﬁ Ａ１ …",
     "ｶﾞ ﾊﾟ", "ª\u0303 º\u0301 ²\u0301", "ß İ ẞ ǆ", "x" * 300, "." * 77, "10000000 000", "\U0010ffff \ufdd0",
@@ -84,11 +85,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "bpe, nmt_nfkc": {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True},
     "bpe, bytes, nfkc": {"byte_fallback": True, "normalization_rule_name": "nfkc"},
     "bpe, nmt_nfkc_cf": {"normalization_rule_name": "nmt_nfkc_cf"},
+    "bpe, symbols": {"user_defined_symbols": ["<sep>", "<se", "committee", "e", "☃", "__x__", "y,x"]},
+    "bpe, bytes, symbols": {"byte_fallback": True, "user_defined_symbols": ["<sep>", "☃x", "</s", "report"]},
     "unigram": {"model_type": "unigram"},
     "unigram, bytes": {"model_type": "unigram", "byte_fallback": True},
     "unigram, symbols": {
-        "model_type": "unigram", "user_defined_symbols": ["<sep>"], "control_symbols": ["<ctl>"],
-        "character_coverage": 1.0,
+        "model_type": "unigram", "user_defined_symbols": ["<sep>", "☃x", "e"], "control_symbols": ["<ctl>"],
+    },
+    "unigram, bytes, symbols": {
+        "model_type": "unigram", "byte_fallback": True, "user_defined_symbols": ["<sep>", "☃", "report"],
     },
     "unigram, bytes, nmt_nfkc": {
         "model_type": "unigram", "byte_fallback": True, "normalization_rule_name": "nmt_nfkc",
@@ -116,7 +121,9 @@ def test_ids_and_text_are_ours(kind: str, tmp_path: Path) -> None:
     assert rounded <= len(lines) / 100
 
 
-@pytest.mark.parametrize("kind", ["bpe", "bpe, blanks folded", "bpe, bytes, no blank before", "unigram, symbols"])
+@pytest.mark.parametrize(
+    "kind", ["bpe", "bpe, blanks folded", "bpe, bytes, no blank before", "bpe, symbols", "unigram, symbols"]
+)
 def test_any_pieces_are_written_as_ours(kind: str, tmp_path: Path) -> None:
     """Unknown pieces, blanks in odd places, special pieces; bytes of whole characters."""
     ours = learned(tmp_path, **KINDS[kind])
@@ -175,8 +182,9 @@ def test_lines_are_padded_and_too_long_ones_told(tmp_path: Path) -> None:
 
 
 def test_the_limits_are_told(tmp_path: Path) -> None:
-    told = {name: len(limits(learned(tmp_path, **keys))) for name, keys in KINDS.items() if "symbols" not in name}
+    told = {name: len(limits(learned(tmp_path, **keys))) for name, keys in KINDS.items()}
     assert told["bpe"] == 1 and told["unigram"] == 2 and told["unigram, bytes, nmt_nfkc"] == 3
+    assert told["bpe, symbols"] == 2 and "<sep> is one control" in limits(learned(tmp_path, **KINDS["bpe, symbols"]))[1]
     ours = learned(tmp_path, model_type="unigram")
     right = ours.encode_source(["a report"])[0]
     assert equally_good(ours, right, right) and not equally_good(ours, right, right[:-1])
@@ -200,14 +208,11 @@ def test_two_models_are_refused(tmp_path: Path) -> None:
     [
         ({"model_type": "word"}, "found a word model"),
         ({"model_type": "char"}, "found a character model"),
-        ({"user_defined_symbols": ["<sep>"], "character_coverage": 1.0}, "user-defined symbols, '<sep>'"),
-        (
-            {"user_defined_symbols": ["<sep>"], "model_type": "unigram", "normalization_rule_name": "nfkc"},
-            "user-defined symbols, '<sep>'",
-        ),
-        ({"user_defined_symbols": ["☃x"], "model_type": "unigram"}, "no piece itself, '☃x'"),
+        ({"user_defined_symbols": ["<sep>"], "normalization_rule_name": "nfkc"}, "user-defined symbols, '<sep>'"),
+        ({"user_defined_symbols": ["<sep", "p>", "sep>"]}, "that may overlap in a text, 'p>', 'sep>'"),
+        ({"user_defined_symbols": [f"<{n}>" for n in range(200)], "vocab_size": 900}, "found 200 user-defined symbols"),
         ({"control_symbols": ["|"]}, "special pieces of one character, '|'"),
-        ({"user_defined_symbols": ["\x02"], "model_type": "unigram"}, "pieces with control characters, '\\x02'"),
+        ({"user_defined_symbols": ["\x02", "\x04"]}, "pieces with control characters, '\\x02', '\\x04'"),
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix: found true"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -221,11 +226,12 @@ def test_what_differs_is_refused(tmp_path: Path, keys: dict[str, Any], told: str
     ("change", "told"),
     [
         (lambda model: replace(model, types=[*model.types[:-1], 5]), "marked as unused"),
+        (lambda model: replace(model, pieces=[*model.pieces[:-1], "☃x"]), "no piece itself, '☃x'"),
         (lambda model: replace(model, escapes_blanks=False), "escape_whitespaces: found false"),
         (lambda model: replace(model, changes_output=True), "decoded text"),
         (lambda model: replace(model, scores=[0.0] * len(model.scores)), "pieces of equal score"),
     ],
-    ids=["unused", "blanks", "output", "scores"],
+    ids=["unused", "lone", "blanks", "output", "scores"],
 )
 def test_what_a_trainer_never_writes_is_refused_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any], told: str
@@ -247,8 +253,8 @@ def test_a_normalisation_of_ones_own_is_tried_on_every_character(tmp_path: Path)
 
 
 def test_all_reasons_are_told_at_once(tmp_path: Path) -> None:
-    keys = {"user_defined_symbols": ["☃x"], "control_symbols": ["|"], "treat_whitespace_as_suffix": True}
-    assert len(obstacles(learned(tmp_path, **keys))) == 4
+    keys = {"user_defined_symbols": ["☃x", "x☃"], "control_symbols": ["|"], "treat_whitespace_as_suffix": True}
+    assert len(obstacles(learned(tmp_path, **keys))) == 3
 
 
 def test_a_missing_library_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

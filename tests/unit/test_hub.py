@@ -3,18 +3,27 @@
 The client reads its environment when it is imported, so each case is a process of its own.
 """
 
+import gzip
 import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tests.hub import COMMIT, Hub, Subsets, client_environment
+from transformer_mt.config import Languages, UrlSource
+from transformer_mt.data import sources
+from transformer_mt.errors import UserError
 
 ROOT = Path(__file__).parents[2]
+LANGUAGES = Languages(source="en", target="de")
 SUBSETS: Subsets = {
     "de-en": {
         "train": [{"de": "Hund", "en": "dog"}, {"de": None, "en": "a\nb"}, {"de": "Katze", "en": "cat"}],
@@ -81,6 +90,49 @@ def test_columns_are_chosen_by_language_and_subsets_in_either_order(hub: Hub, tm
     assert forward == ["de-en", COMMIT, [["dog", "Hund", 1], ["a b", "", 2], ["cat", "Katze", 3]], counts]
     assert backward == ["de-en", COMMIT, [["Hund", "dog", 1], ["", "a b", 2], ["Katze", "cat", 3]], counts]
     assert french == ["fr-en", COMMIT, [["souris", "mouse", 1]], {}]
+
+
+def test_streamed_rows_are_those_of_a_copy_and_no_copy_is_made(hub: Hub, tmp_path: Path) -> None:
+    streamed, absent, part, down = ask(
+        hub.environment(tmp_path),
+        tmp_path,
+        ("en-de", {"streaming": True}),
+        ("en-de", {"streaming": True, "split": "dev"}),
+        ("en-de", {"streaming": True, "split": "train[:2]"}),
+        ("en-de", {"streaming": True, "subset": "de-en", "revision": "c" * 40}),
+    )
+    assert streamed == ["de-en", COMMIT, [["dog", "Hund", 1], ["a b", "", 2], ["cat", "Katze", 3]], {
+        "line_break_in_value": 1}]  # fmt: skip
+    assert absent == "data set wmt/wmt14 has no split dev; available: train, test"
+    assert part == absent.replace("dev", "train[:2]") + " (streaming: true takes whole splits)"
+    assert down == f"data set wmt/wmt14 has no revision {'c' * 40}"
+    assert not list(tmp_path.rglob("*.arrow"))
+    # The data files are kept nowhere either.
+    assert not any(path.stat().st_size > 500 for path in tmp_path.rglob("*.parquet"))
+
+
+def test_files_anywhere_are_streamed(tmp_path: Path) -> None:
+    for name, row in (("1", {"en": "a", "de": "b"}), ("2", {"en": "a\nc", "de": None})):
+        (tmp_path / f"part-{name}.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode() + b"\n"))
+    (tmp_path / "table.tsv").write_text("id\tde\ten\n1\teins\tone\n", "utf-8")
+    pyarrow.parquet.write_table(pyarrow.table({"translation": [{"en": "x", "de": "y"}]}), tmp_path / "t.parquet")
+    counts: Counter[str] = Counter()
+    found = {
+        name: [
+            tuple(pair) for pair in sources.read(UrlSource(url=f"file://{tmp_path}/{name}"), LANGUAGES, "error", counts)
+        ]
+        for name in ("part-*.jsonl.gz", "table.tsv", "t.parquet")
+    }
+    assert found == {
+        "part-*.jsonl.gz": [("a", "b", 1), ("a c", "", 2)], "table.tsv": [("one", "eins", 1)],
+        "t.parquet": [("x", "y", 1)],
+    }  # fmt: skip
+    assert counts == {"line_break_in_value": 1}
+    for name, words in [
+        ("none.csv", "none.csv cannot be read: FileNotFoundError"), ("a.xml", "wanted a name that ends in .parquet"),
+    ]:  # fmt: skip
+        with pytest.raises(UserError, match=re.escape(words)):
+            list(sources.read(UrlSource(url=f"file://{tmp_path}/{name}"), LANGUAGES, "error", counts))
 
 
 def test_only_the_commit_is_asked_for_once_it_is_known(tmp_path: Path) -> None:

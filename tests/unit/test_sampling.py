@@ -257,7 +257,7 @@ def test_lines_are_read_as_they_were_encoded(tmp_path: Path) -> None:
 
 
 def test_places_are_those_of_the_pairs_that_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "CHUNK_LINES", 3)
+    monkeypatch.setattr(prepare, "CHUNK_PAIRS", 3)
     source = ["zwei", " ".join(WORDS), "ß", "grüne", " ".join(WORDS), "lange", "windhose", "garten"]
     target = ["two", "green", "ß ß", " ".join(TARGET_WORDS), "green", "long", "tornado", "garden"]
     config, tokenizer = write_run(tmp_path, source, target, max_tokens=12)

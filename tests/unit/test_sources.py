@@ -5,6 +5,7 @@ import io
 import os
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ from transformer_mt.config import (
     HubSource,
     JsonlSource,
     Languages,
+    PoSource,
+    SacrebleuSource,
     Source,
     TextSource,
+    TmxSource,
     TsvSource,
 )
 from transformer_mt.data import sources
@@ -184,3 +188,71 @@ def test_describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_name_of(source: Source, expected: str) -> None:
     assert sources.name_of(source, "fallback") == expected
+
+
+def test_patterns_and_lists_stand_for_files_in_order(tmp_path: Path) -> None:
+    for number in (10, 2, 1):
+        (tmp_path / f"part-{number}.en").write_text(f"s{number}\n", "utf-8")
+        (tmp_path / f"part-{number}.de").write_text(f"t{number}\n", "utf-8")
+    (tmp_path / "part-0.en").mkdir()
+    pattern = TextSource(source=tmp_path / "part-*.en", target=tmp_path / "part-*.de", tag="<bt>", weight=2)
+    assert read_lines(pattern) == [("s1", "t1", 1), ("s10", "t10", 1), ("s2", "t2", 1)]
+    assert sources.check(pattern, ENGLISH_GERMAN) == []
+    assert {(part.tag, part.weight) for part in sources.parts(pattern)} == {("<bt>", 2)}
+    order = [2, 1, 2]
+    listed = TextSource(
+        source=tuple(tmp_path / f"part-{number}.en" for number in order),
+        target=tuple(tmp_path / f"part-{number}.de" for number in order),
+    )
+    assert [pair[0] for pair in read_lines(listed)] == ["s2", "s1", "s2"]
+    mixed = TextSource(source=(tmp_path / "part-1*.en",), target=tmp_path / "part-[1]*.de")
+    assert [pair[0] for pair in read_lines(mixed)] == ["s1", "s10"]
+
+
+def read_lines(source: Source) -> list[tuple[str, str, int]]:
+    return [tuple(pair) for pair in sources.read(source, ENGLISH_GERMAN, "error", Counter())]
+
+
+def test_a_name_may_look_like_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / "a[1].tsv").write_text("one\teins\n", "utf-8")
+    (tmp_path / "a1.tsv").write_text("two\tzwei\n", "utf-8")
+    assert read(TsvSource(tsv=tmp_path / "a[1].tsv")) == [("one", "eins")]
+
+
+def test_patterns_that_fit_nothing_or_unequally_are_told(tmp_path: Path) -> None:
+    (tmp_path / "1.en").write_text("a\n", "utf-8")
+    (tmp_path / "2.en").write_text("b\n", "utf-8")
+    (tmp_path / "1.de").write_text("c\n", "utf-8")
+    assert check(TsvSource(tsv=tmp_path / "*.tsv")) == f"{tmp_path}/*.tsv matches no file"
+    unequal = check(TextSource(source=tmp_path / "*.en", target=tmp_path / "*.de"))
+    shown = f"{tmp_path}/1.en, {tmp_path}/1.de, ..."
+    assert unequal == f"found 2 source files and 1 target files ({shown}), wanted as many of each"
+    (tmp_path / "2.de").write_bytes(b"")
+    assert "2.en has 1 lines and" in check(TextSource(source=tmp_path / "*.en", target=tmp_path / "*.de"))
+
+
+def test_every_file_of_a_pattern_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "1.tsv").write_text("a\tb\n", "utf-8")
+    (tmp_path / "2.tsv").write_bytes(b"PK\x03\x04")
+    (tmp_path / "3.tsv").write_bytes(b"")
+    assert "2.tsv looks like a zip archive" in check(TsvSource(tsv=tmp_path / "*.tsv"))
+    for name in ("1.tsv", "2.tsv"):
+        (tmp_path / name).write_bytes(b"")
+    assert check(TsvSource(tsv=tmp_path / "*.tsv")).endswith("all 3 parts are empty (0 bytes)")
+
+
+def test_translation_memories_and_catalogues_are_sources(tmp_path: Path) -> None:
+    (tmp_path / "m.tmx").write_text(
+        '<tmx version="1.4"><header/><body><tu><tuv xml:lang="EN-US"><seg>one</seg></tuv>'
+        '<tuv xml:lang="de"><seg>eins</seg></tuv></tu></body></tmx>',
+        "utf-8",
+    )
+    (tmp_path / "m.po").write_text('msgid ""\nmsgstr ""\n\nmsgid "one"\nmsgstr "eins"\n', "utf-8")
+    for source in (TmxSource(tmx=tmp_path / "m.tmx"), PoSource(po=tmp_path / "m.po")):
+        assert sources.check(source, ENGLISH_GERMAN) == [] and read(source) == [("one", "eins")]
+    problems = sources.check(TextSource(source=tmp_path / "m.tmx", target=tmp_path / "m.po"), ENGLISH_GERMAN)
+    assert ["write {tmx: FILE}" in problems[0], "write {po: FILE}" in problems[1]] == [True, True]
+    assert check(TmxSource(tmx=tmp_path / "m.po")).endswith("m.po looks like text; wanted a translation memory (TMX)")
+    unknown = sources.check(SacrebleuSource(sacrebleu="wmt1"), ENGLISH_GERMAN)
+    assert len(unknown) == 1 and "wmt1" in unknown[0]
+    assert sources.name_of(SacrebleuSource(sacrebleu="wmt14/full"), "x") == "wmt14_full"

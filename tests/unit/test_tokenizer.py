@@ -3,14 +3,18 @@
 import io
 import json
 import random
+import subprocess
+import sys
 import unicodedata
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
 
 from transformer_mt.config import Tokenizer as Settings
+from transformer_mt.data.model_file import USER_DEFINED, read_model
 from transformer_mt.data.tokenizer import (
     BOS,
     EOS,
@@ -21,7 +25,9 @@ from transformer_mt.data.tokenizer import (
     Tokenizer,
     learn,
     load_model,
+    missing_symbols,
     read_processor,
+    symbol_problems,
     write_vocabulary,
 )
 from transformer_mt.errors import UserError
@@ -35,8 +41,10 @@ def settings(**keys: object) -> Settings:
     )
 
 
-def tokenizer(folder: Path, lines: list[str] = TEXT, **keys: object) -> Tokenizer:
-    (folder / "spm.model").write_bytes(learn(lines, len(lines), settings(**keys), 1).model)
+def tokenizer(
+    folder: Path, lines: list[str] = TEXT, *, symbols: tuple[str, ...] = (), name: str = "spm", **keys: object
+) -> Tokenizer:
+    (folder / f"{name}.model").write_bytes(learn(lines, len(lines), settings(**keys), 1, symbols).model)
     return Tokenizer(folder)
 
 
@@ -93,13 +101,38 @@ def test_unknown_pieces_have_a_marker(tmp_path: Path) -> None:
     assert ours.encode_source(["語"])[0].count(UNK) == 1
 
 
-def test_sampling_is_bounded_even_and_told() -> None:
-    lines = [f"line {number:05d}" for number in range(4000)]
+def options_given(monkeypatch: pytest.MonkeyPatch, lines: list[str], **keys: object) -> dict[str, Any]:
+    """What SentencePiece is given to learn from these lines, the lines among it."""
+    given: dict[str, Any] = {}
+
+    def train(*, sentence_iterator: Any, model_writer: Any, **options: Any) -> None:
+        given.update(options, lines=list(sentence_iterator))
+
+    monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "train", train)
+    learn(lines, len(lines), Settings.model_validate(keys), 1)
+    return given
+
+
+def test_sampling_is_bounded_even_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"{side} {number:05d}" for side in ("source", "target") for number in range(2000)]
     learned = learn(lines, 4000, settings(sample_lines=1000, byte_fallback=False), 1)
-    assert learned.lines == 4000 and 850 < learned.sampled < 1150
+    assert (learned.lines, learned.sampled) == (4000, 1000)
     again = learn(lines, 4000, settings(sample_lines=1000, byte_fallback=False), 1)
     assert again.model == learned.model
-    assert Settings().sample_lines == 4_000_000
+    drawn = options_given(monkeypatch, lines, sample_lines=1000)["lines"]
+    assert len(drawn) == 1000 and 420 < sum(line.startswith("source") for line in drawn) < 580
+    assert 420 < sum(int(line[-5:]) < 1000 for line in drawn) < 580
+
+
+def test_by_default_a_few_million_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = options_given(monkeypatch, ["a"])
+    assert given["input_sentence_size"] == 4_000_000 and given["shuffle_input_sentence"] is True
+
+
+def test_lines_that_are_too_long_are_counted() -> None:
+    lines = [*TEXT, "ж" * 2200, "x" * 4192, "y" * 4193]
+    learned = learn(lines, len(lines), settings(), 1)
+    assert (learned.lines, learned.sampled, learned.too_long) == (103, 101, 2)
 
 
 def test_rare_options_are_explained() -> None:
@@ -123,6 +156,132 @@ def test_learning_is_repeatable() -> None:
     for algorithm in ("bpe", "unigram"):
         models = [learn(lines, 300, settings(algorithm=algorithm, byte_fallback=False), 1).model for _ in range(2)]
         assert models[0] == models[1]
+
+
+LEARNING = """
+import hashlib, os, random, sys
+os.cpu_count = lambda: int(sys.argv[1])
+if hasattr(os, "process_cpu_count"):
+    os.process_cpu_count = os.cpu_count
+os.environ["OMP_NUM_THREADS"] = sys.argv[1]
+from transformer_mt.config import Tokenizer
+from transformer_mt.data.tokenizer import learn
+generator = random.Random(1)
+words = ["".join(generator.choices("abcdefghijklmnop", k=generator.randint(2, 9))) for _ in range(3000)]
+weights = [1 / rank for rank in range(1, 3001)]
+lines = [" ".join(generator.choices(words, weights, k=12)) for _ in range(4000)]
+for algorithm in ("bpe", "unigram"):
+    settings = Tokenizer(algorithm=algorithm, vocabulary_size=900, sample_lines=3000)
+    print(algorithm, hashlib.sha256(learn(lines, len(lines), settings, 1, ["<bt>"]).model).hexdigest())
+"""
+
+
+def test_processors_change_nothing_that_is_learned() -> None:
+    done = [
+        subprocess.run([sys.executable, "-c", LEARNING, count], capture_output=True, text=True, timeout=300, check=True)
+        for count in ("1", "2", "4")
+    ]
+    assert done[0].stdout.startswith("bpe ") and "unigram " in done[0].stdout
+    assert done[0].stdout == done[1].stdout == done[2].stdout
+
+
+# Symbols
+
+SYMBOLS = ("<bt>", "<b", "__x__", "<a,b>", '"', "Hun", "日", "=")
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+@pytest.mark.parametrize("normalization", ["identity", "nmt_nfkc_cf"])
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_a_symbol_is_one_piece_wherever_it_stands(
+    tmp_path: Path, algorithm: str, normalization: str, byte_fallback: bool
+) -> None:
+    keys = {"algorithm": algorithm, "normalization": normalization, "byte_fallback": byte_fallback}
+    text = [*TEXT, *(f"a{symbol} {symbol} {symbol}<b{symbol}x" for symbol in SYMBOLS)]
+    ours = tokenizer(tmp_path, text, symbols=SYMBOLS, **keys)
+    assert [ours.source_pieces().index(symbol) for symbol in SYMBOLS] == list(range(4, 12))
+    generator = random.Random(1)
+    for _ in range(300):
+        parts = generator.choices([*SYMBOLS, " ", "ein", "unda", "bellt "], k=8)
+        pieces = [ours.source_pieces()[number] for number in ours.encode_source(["".join(parts)])[0]]
+        assert [p for p in pieces if p in SYMBOLS] == [part for part in parts if part in SYMBOLS]
+        assert not any(symbol in piece for piece in pieces if piece not in SYMBOLS for symbol in SYMBOLS)
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_text_with_symbols_comes_back(tmp_path: Path, algorithm: str) -> None:
+    ours = tokenizer(tmp_path, symbols=SYMBOLS, algorithm=algorithm, vocabulary_size=400)
+    for line in ("<bt> ein Haus", "<bt>", "ein<bt>Haus <a,b>", '<bt> <bt><b "__x__" 日本', "Hunde = Hunn"):
+        assert ours.decode(ours.encode_source([line])[0]) == line
+    assert ours.source_text_pieces("<bt> ein Hund")[:2] == ["▁", "<bt>"]
+
+
+def test_symbols_given_twice_are_one(tmp_path: Path) -> None:
+    model = read_model(learn(TEXT, 100, settings(), 1, ["<bt>", "<x>", "<bt>"]).model)
+    kinds = zip(model.pieces, model.types, strict=True)
+    assert [piece for piece, kind in kinds if kind == USER_DEFINED] == ["<bt>", "<x>"]
+
+
+@pytest.mark.parametrize(
+    ("symbol", "told"),
+    [
+        *((piece, "a special piece") for piece in SPECIAL_PIECES),
+        *((piece, "stands for a byte") for piece in ("<0x41>", "<0xFF>", "<0xaf>")),
+        *((symbol, "without white space") for symbol in ("", "a b", "a\tb", "\u00a0", "\u3000x", "a\n")),
+        *((symbol, "which stands for a blank") for symbol in ("▁", "▁a", "a▁b")),
+        ("e\u0301", r"'e\\u0301'.*it is '\\xe9' there"),
+        ("a\u200bb", r"'a\\u200bb'.*it is 'ab' there"),
+        ("\u200b", r"it is '' there"),
+    ],
+)
+def test_symbols_that_cannot_be_are_refused(symbol: str, told: str) -> None:
+    with pytest.raises(UserError, match=rf"^tokenizer\.symbols and tags of sources: found .*{told}") as refused:
+        learn(TEXT, 100, settings(), 1, ["<bt>", symbol])
+    assert len(refused.value.messages) == 1 and symbol_problems(["<bt>"], settings()) == []
+
+
+def test_all_that_is_wrong_with_symbols_is_told_at_once() -> None:
+    symbols = ["<s>", "<0x00>", *(f"<{number}>" for number in range(99))]
+    with pytest.raises(UserError) as refused:
+        learn(TEXT, 100, settings(vocabulary_size=300), 1, symbols)
+    assert len(refused.value.messages) == 3
+    assert (
+        "found 101, too many for tokenizer.vocabulary_size 300, which has to hold 4 special pieces and 256 bytes"
+        in (refused.value.messages[2])
+    )
+    assert symbol_problems(symbols[2:42], settings(vocabulary_size=300)) == []
+    assert symbol_problems(symbols[2:], settings(vocabulary_size=103, byte_fallback=False)) == []
+    assert (
+        "has to hold 4 special pieces too"
+        in (symbol_problems(symbols[2:], settings(vocabulary_size=102, byte_fallback=False))[0])
+    )
+
+
+def test_symbols_that_leave_no_room_for_characters_are_told() -> None:
+    symbols = [f"<{number}>" for number in range(30)]
+    with pytest.raises(UserError, match=r"too small for the \d+ pieces .*, 30 of tokenizer.symbols and tags and"):
+        learn(TEXT, 100, settings(vocabulary_size=35, byte_fallback=False), 1, symbols)
+
+
+def test_symbols_that_a_given_model_lacks_are_found(tmp_path: Path) -> None:
+    symbols = ("<bt>", "Hund", "<url>", "</s>", "bellt", "Grüße")
+    plain = tokenizer(tmp_path, vocabulary_size=400)
+    assert missing_symbols(tmp_path, symbols) == ["<bt>", "<url>", "</s>"]
+    assert missing_symbols(load_model(plain.files[0]), [*symbols, "<bt>"]) == ["<bt>", "<url>", "</s>"]
+    tokenizer(tmp_path, symbols=("<bt>",), vocabulary_size=400)
+    assert missing_symbols(tmp_path, symbols) == ["<url>", "</s>"]
+
+
+def test_tags_are_wanted_of_the_source_language_alone(tmp_path: Path) -> None:
+    (tmp_path / "source.model").write_bytes(learn(TEXT, 100, settings(), 1, ["<bt>"]).model)
+    tokenizer(tmp_path, name="target")
+    assert missing_symbols(tmp_path, ["<bt>"]) == ["<bt>"]
+    assert missing_symbols(tmp_path, ["<bt>"], target=False) == []
+
+
+def test_an_unknown_piece_is_no_symbol(tmp_path: Path) -> None:
+    tokenizer(tmp_path, ["ab ba"] * 20, byte_fallback=False, vocabulary_size=12)
+    assert missing_symbols(tmp_path, ["<", "ab"]) == ["<"]
 
 
 # A vocabulary of its own, as imported models have it
@@ -196,6 +355,7 @@ def test_a_piece_that_asks_for_a_language_is_no_text(tmp_path: Path) -> None:
     assert ours.source_language(">>nob<< ein") == ours.source_language("ein >>deu<<") == ""
     assert ours.source_beginning(">>zh_Hans<< ein Hund bellt", 99) == ">>zh_Hans<< ein Hund bellt"
     assert ours.source_beginning(">>zh_Hans<< ein Hund bellt", 1) == ">>zh_Hans<<"
+    assert missing_symbols(tmp_path, [">>deu<<", ">>nob<<"]) == [">>nob<<"]
 
 
 def test_words_can_be_written_with_a_vocabulary(tmp_path: Path) -> None:

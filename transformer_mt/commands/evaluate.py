@@ -13,7 +13,7 @@ from transformer_mt.commands.translate import load_translator
 from transformer_mt.config import Config
 from transformer_mt.config.values import digest
 from transformer_mt.data import files
-from transformer_mt.data.prepare import test_names
+from transformer_mt.data.corpus import test_names
 from transformer_mt.distributed import Process, on_first_rank
 from transformer_mt.errors import UserError
 from transformer_mt.evaluate import scores
@@ -164,12 +164,18 @@ def _known_report(config: Config, name: str, inputs: str) -> dict[str, Any] | No
 
 
 def evaluate_files(
-    hypothesis: Path, reference: Path, source: str, target: str, metrics: Sequence[str], say: Say
+    config: Config | None, hypothesis: Path, reference: Path, languages: tuple[str | None, str | None], say: Say
 ) -> dict[str, Any]:
-    """Scores a file of translations against a file of references."""
+    """Scores a file of translations against a file of references; languages not given are the configuration's."""
+    source, target = languages
+    source = source or (config.languages.source if config else "en")
+    target = target or (config.languages.target if config else None)
+    if target is None:
+        raise UserError("--target-language is needed without --config: BLEU's tokenizer follows it")
     hypotheses, references = (list(files.text_lines(path)) for path in (hypothesis, reference))
     if len(hypotheses) != len(references):
         raise UserError(f"{hypothesis} has {len(hypotheses)} lines, {reference} has {len(references)}")
+    metrics = config.evaluation.metrics if config else ("bleu", "chrf", "ter")
     return scored(reference.name, hypotheses, references, source, target, metrics, say)
 
 

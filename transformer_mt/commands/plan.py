@@ -76,14 +76,15 @@ def plan(config: Config, device: str, devices: int) -> dict[str, Any]:
         wanted = first_choice(training, process, progress.device_tokens)
         tokens = after_failure(config.output, wanted, training, machine_record(process))
         tokens = fitting_tokens(trainer, tokens, StopFlag())
-        batches = list(epoch_batches(store.lengths(), training.batch_tokens, training.seed, 0))
+        batches = list(epoch_batches(store.lengths(), training.batch_tokens, training.seed, 0, None, store.mixture))
         memory, speed = _memory(trainer, batches, tokens), _speed(trainer, tokens)
-        tokens_of = dict(zip(("source", "target"), store.lengths().sum(0).tolist(), strict=True))
+        pairs = np.concatenate([batch.pairs for batch in batches])
+        tokens_of = dict(zip(("source", "target"), store.lengths()[pairs].sum(0).tolist(), strict=True))
     updates = _updates(config, batches, tokens, devices)
     found = {
         "name": config.name,
         "parameters": parameters(model),
-        "data": {"pairs": len(store), "tokens": tokens_of},
+        "data": {"pairs": len(pairs), "tokens": tokens_of},
         "updates": updates,
         "memory": memory,
         "speed": {**speed, "device": str(process.device), "threads": torch.get_num_threads()},

@@ -25,6 +25,7 @@ from transformer_mt.config.data import (
     TmxSource,
     Tokenizer,
     TsvSource,
+    UrlSource,
     source_kind,
 )
 from transformer_mt.config.training import Checkpoint, LearningRate, Optimizer, Training, Validation
@@ -34,7 +35,7 @@ __all__ = [
     "PRESETS", "SOURCE_KINDS", "Checkpoint", "Cleaning", "Config", "Data", "Decoding", "DemoSource", "Evaluation",
     "HubSource", "JsonlSource", "Languages", "LearningRate", "LengthPenalty", "MaxLength", "Model", "Optimizer",
     "ParquetSource", "PoSource", "SacrebleuSource", "Sampling", "Source", "TextSource", "TmxSource", "Tokenizer",
-    "Training", "TsvSource", "Validation", "source_kind",
+    "Training", "TsvSource", "UrlSource", "Validation", "source_kind",
 ]  # fmt: skip
 
 PRESETS: dict[str, dict[str, Any]] = {

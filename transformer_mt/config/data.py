@@ -6,6 +6,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from transformer_mt.config.values import (
     HUB,
+    URL,
     Count,
     DataPath,
     DataPaths,
@@ -58,6 +59,16 @@ class HubSource(_Source):
     """Names of the source and the target column; by default `translation` with the two language codes."""
     streaming: bool = False
     """Read it from the hub, or from where `datasets` finds it, as it comes, without a copy on disk."""
+
+
+class UrlSource(_Source):
+    """Files that `datasets` can read anywhere, streamed: https://, s3:// and so on, as fsspec's packages allow."""
+
+    url: Annotated[str, Field(pattern=URL)]
+    """Of Parquet, JSON lines or comma- or tab-separated files with a heading, told by their suffix, packed or not; a
+    pattern such as s3://bucket/part-*.parquet where the storage can list."""
+    columns: tuple[Text, Text] | None = None
+    """Names of the source and the target column; by default `translation` or the two language codes."""
 
 
 class TextSource(_Source):
@@ -122,7 +133,7 @@ class DemoSource(_Source):
     seed: Seed = 1
 
 
-SOURCE_KINDS = ("hub", "source", "tsv", "jsonl", "parquet", "tmx", "po", "sacrebleu", "demo")
+SOURCE_KINDS = ("hub", "url", "source", "tsv", "jsonl", "parquet", "tmx", "po", "sacrebleu", "demo")
 
 
 def source_kind(value: Any) -> str | None:
@@ -133,6 +144,7 @@ def source_kind(value: Any) -> str | None:
 
 Source = Annotated[
     Annotated[HubSource, Tag("hub")]
+    | Annotated[UrlSource, Tag("url")]
     | Annotated[TextSource, Tag("source")]
     | Annotated[TsvSource, Tag("tsv")]
     | Annotated[JsonlSource, Tag("jsonl")]

@@ -41,9 +41,11 @@ def _data_path(value: object) -> object:
 LANGUAGE = r"^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$"
 NAME = r"^[^\s/\\.][^/\\\r\n\t]*$"
 HUB = r"^[\w.-]+(/[\w.-]+)?$"
+URL = r"^[a-z][a-z0-9+.-]*://\S+$"
 PATTERNS = {
     LANGUAGE: "a language code such as de or zh-Hans",
     NAME: "a name without slashes that does not begin with a dot or a blank",
+    URL: "a URL such as https://host/train.parquet",
     HUB: "the name of a data set, such as wmt/wmt14",
 }
 

@@ -4,6 +4,7 @@ It knows nothing of devices, so one device and sixty-four make the same updates;
 pass of each rank its rows. All orders come from our own integer hash, never from a generator's state.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -34,6 +35,57 @@ def mix(*counters: int | NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """How often an epoch has the pairs of each source: some more than once, of some only a share, another each time.
+
+    A weight of 2.5 has each pair twice, and half of them once more; the shares of following epochs go round the source,
+    in an order that is spread over it, so that after many epochs all its pairs have had the same number of turns.
+    """
+
+    ends: tuple[int, ...]
+    """Where the pairs of each source end."""
+    weights: tuple[float, ...]
+
+    @property
+    def even(self) -> bool:
+        """Whether an epoch has each pair once."""
+        return all(weight == 1 for weight in self.weights)
+
+    def __len__(self) -> int:
+        """Turns in an epoch."""
+        return sum(whole * size + more for size, whole, more in self._sizes())
+
+    def _sizes(self) -> list[tuple[int, int, int]]:
+        """Of each source: pairs, turns that each of them has, and further turns that some have."""
+        begins = (0, *self.ends[:-1])
+        sizes = [end - begin for begin, end in zip(begins, self.ends, strict=True)]
+        return [
+            (size, int(weight), round((weight - int(weight)) * size))
+            for size, weight in zip(sizes, self.weights, strict=True)
+        ]
+
+    def pairs(self, turns: Integers, epoch: int) -> Integers:
+        """The pairs of some turns of an epoch, both counted from 0: (N,) -> (N,), ascending."""
+        found, first_turn, first_pair = [], 0, 0
+        for size, whole, more in self._sizes():
+            own = turns[(turns >= first_turn) & (turns < first_turn + whole * size + more)] - first_turn
+            regular, further = own[own < whole * size], own[own >= whole * size] - whole * size
+            step = _coprime_step(size)
+            spread = (epoch * more + further) % max(1, size) * step % max(1, size)
+            found += [first_pair + regular // max(1, whole), first_pair + spread]
+            first_turn, first_pair = first_turn + whole * size + more, first_pair + size
+        return np.sort(np.concatenate(found)) if found else turns
+
+
+def _coprime_step(size: int) -> int:
+    """A step of about 0.618 of `size` that reaches all places of a circle of so many."""
+    step = max(1, round(size * 0.6180339887))
+    while math.gcd(step, size) > 1:
+        step += 1
+    return step
+
+
+@dataclass(frozen=True)
 class Batch:
     """One update: numbers of its pairs, shorter ones first, and what is known of them before any forward pass."""
 
@@ -45,18 +97,26 @@ class Batch:
 
 
 def epoch_batches(
-    lengths: NDArray[np.int32], batch_tokens: int, seed: int, epoch: int, segment: Segment | None = None
+    lengths: NDArray[np.int32],
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
+    segment: Segment | None = None,
+    mixture: Mixture | None = None,
 ) -> Iterator[Batch]:
-    """The updates of one epoch in their order; each pair is in exactly one of them.
+    """The updates of one epoch in their order; each pair is in exactly one of them, or as often as `mixture` says.
 
     lengths (N, 2): tokens of source and target, each with its `</s>`. In a batch, rows x longest source and
     rows x longest target are at most batch_tokens. Windows of a million pairs, each drawn from the whole corpus,
     are planned one after the other. With `segment`, windows are smaller and it says how long their pairs are this
     time; all batches of a window have been asked for before it is given the next one.
     """
-    windows = max(1, -(-len(lengths) // (SAMPLED_WINDOW_PAIRS if segment else WINDOW_PAIRS)))
+    mixture = None if mixture is None or mixture.even else mixture
+    turns = len(lengths) if mixture is None else len(mixture)
+    windows = max(1, -(-turns // (SAMPLED_WINDOW_PAIRS if segment else WINDOW_PAIRS)))
     for window in range(windows):
-        pairs = _window(len(lengths), windows, window, seed, epoch)
+        pairs = _window(turns, windows, window, seed, epoch)
+        pairs = pairs if mixture is None else mixture.pairs(pairs, epoch)
         in_window = segment(pairs, epoch) if segment else np.asarray(lengths[pairs])
         batches = _cut(pairs, in_window, batch_tokens, (seed, epoch))
         order = np.argsort(mix(seed, epoch, window, np.arange(len(batches), dtype=np.uint64)), kind="stable")

@@ -1,13 +1,17 @@
-"""What happens to text before a tokenizer sees it, and which training pairs are left out."""
+"""What happens to text before a tokenizer sees it, and which training pairs are left out for what reason."""
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from transformer_mt.config import Cleaning
-from transformer_mt.data.sources import Pair
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_mt.config import Cleaning, Languages
+from transformer_mt.data.languages import Direction, is_foreign, scripts_of
 
 # Control characters that are not white space, and characters that show nothing: soft hyphen, zero-width space,
 # direction marks, word joiner and its kin, byte order mark.
@@ -20,8 +24,11 @@ _LATIN = (
 )
 STRAY_JOINERS = re.compile(rf"(?:^|(?<=[{_LATIN}\s]))[\u200c\u200d]+")
 
-_RATIO_FROM_WORDS = 10  # shorter pairs vary too much in length for a ratio to mean anything
-_HASH_BYTES = 8
+RATIO_FROM_WORDS = 10
+"""Shorter pairs vary too much in length for a ratio to mean anything."""
+EXAMPLES = 3
+"""Pairs that a report shows of each reason."""
+EXAMPLE_CHARACTERS = 200
 
 
 def normalize(text: str) -> str:
@@ -41,76 +48,205 @@ def normalize(text: str) -> str:
     return text
 
 
-def reason_to_drop(source: str, target: str, cleaning: Cleaning) -> str | None:
-    """Why a pair of normalised texts cannot be trained on, or None; the reasons are the keys of the report."""
-    if not source:
-        return "empty_source"
-    if not target:
-        return "empty_target"
-    limit = cleaning.max_characters
-    if limit is not None and max(len(source), len(target)) > limit:
-        return "too_many_characters"
+# Filters: pure functions of the two normalised sides; True drops the pair.
+
+
+def empty_source(source: str, target: str) -> bool:
+    """Nothing is left of the source side."""
+    return not source
+
+
+def empty_target(source: str, target: str) -> bool:
+    """Nothing is left of the target side."""
+    return not target
+
+
+def too_many_characters(source: str, target: str, most: int) -> bool:
+    """A side has more than `most` characters: catches endless lines without a blank."""
+    return max(len(source), len(target)) > most
+
+
+def too_many_words(source: str, target: str, most: int) -> bool:
+    """A side has more than `most` words, separated by blanks."""
+    return max(source.count(" "), target.count(" ")) >= most
+
+
+def length_ratio(source: str, target: str, most: float) -> bool:
+    """One side has more than `most` times the words of the other, and at least RATIO_FROM_WORDS."""
     shorter, longer = sorted((source.count(" ") + 1, target.count(" ") + 1))
-    if cleaning.max_words is not None and longer > cleaning.max_words:
-        return "too_many_words"
-    ratio = cleaning.max_length_ratio
-    if ratio is not None and longer >= _RATIO_FROM_WORDS and longer > ratio * shorter:
-        return "length_ratio"
-    return None
+    return longer >= RATIO_FROM_WORDS and longer > most * shorter
+
+
+def identical(source: str, target: str) -> bool:
+    """Both sides are the same text."""
+    return source == target
+
+
+def wrong_script(source: str, target: str, scripts: tuple[frozenset[str], frozenset[str]]) -> bool:
+    """More than half of the letters of a side are not of the scripts that its language is written in."""
+    return is_foreign(source, scripts[0]) or is_foreign(target, scripts[1])
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A filter as the configuration sets it."""
+
+    name: str
+    """The reason in reports."""
+    setting: str
+    """Its key and value; "" for what is always on."""
+    on: bool
+    drops: Callable[[str, str], bool]
+    """Of the normalised sides of a pair."""
+
+
+def filters(cleaning: Cleaning, languages: Languages) -> list[Filter]:
+    """The filters that look at one pair alone, in their order: the first that drops a pair is its reason."""
+    scripts = scripts_of(languages.source), scripts_of(languages.target)
+    characters, words, ratio = cleaning.max_characters, cleaning.max_words, cleaning.max_length_ratio
+
+    def limited(limit: float | None, drops: Callable[..., bool]) -> Callable[[str, str], bool]:
+        return lambda source, target: limit is not None and drops(source, target, limit)
+
+    rows: list[tuple[Callable[..., bool], str, object, Callable[[str, str], bool]]] = [
+        (empty_source, "", True, empty_source),
+        (empty_target, "", True, empty_target),
+        (too_many_characters, "max_characters", characters, limited(characters, too_many_characters)),
+        (too_many_words, "max_words", words, limited(words, too_many_words)),
+        (length_ratio, "max_length_ratio", ratio, limited(ratio, length_ratio)),
+        (identical, "remove_identical", cleaning.remove_identical, identical),
+        (wrong_script, "check_script", cleaning.check_script, lambda one, other: wrong_script(one, other, scripts)),
+    ]
+    return [
+        Filter(rule.__name__, f"{key} {str(value).lower()}" if key else "", value not in (None, False), drops)
+        for rule, key, value, drops in rows
+    ]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Pairs as they were read, from one file (or one split) alone."""
+
+    part: int
+    """Number of the file among those of all training sources."""
+    sources: list[str]
+    targets: list[str]
+    lines: NDArray[np.int64]
+    """(N,): the line or row that each pair comes from, counted from 1."""
+    reading: Counter[str] = field(default_factory=Counter)
+    """What was left out or changed in reading them, by reason."""
+
+
+@dataclass
+class Cleaned:
+    """What stays of a chunk, and why the rest does not."""
+
+    part: int
+    read: int
+    source: bytes
+    """Lines of the pairs that stay, each ended by LF."""
+    target: bytes
+    lines: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    """(N,): equal for pairs that are equal."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    noticed: Counter[str] = field(default_factory=Counter)
+    """Pairs that filters which are off would drop; and, of those whose direction was looked at (`looked_at`), how many
+    are `as_named` and how many `swapped`."""
+    reading: Counter[str] = field(default_factory=Counter)
+    rejected: list[tuple[str, int, str, str]] = field(default_factory=list)
+    """Reason, line and both sides of pairs that are dropped: all of them, or the first few of each reason."""
+    spared: list[tuple[str, int, str, str]] = field(default_factory=list)
+    """The same of the first few pairs that filters which are off would drop."""
 
 
 class Cleaner:
-    """Normalises pairs and drops those that do not serve training, pair by pair, never one side alone.
+    """Normalises the pairs of a chunk and drops those that do not serve training, never one side alone.
 
-    `counts` holds "read", "kept" and one number for each reason. One cleaner serves all training sources of a
-    run, so that a pair given twice in different sources is kept once. It remembers about 70 bytes a pair when
-    it looks for duplicates.
+    What it makes of a chunk depends on nothing but the chunk, so chunks may be shared out among processes. Pairs that
+    repeat another are found elsewhere, by their keys.
     """
 
-    def __init__(self, cleaning: Cleaning, held_out_sources: Iterable[str]) -> None:
-        """`held_out_sources`: raw source texts of the validation and test data."""
-        self.counts: Counter[str] = Counter()
-        self._cleaning = cleaning
-        held_out = held_out_sources if cleaning.remove_test_overlap else ()
-        self._held_out = frozenset(map(normalize, held_out))
-        self._seen: set[int] = set()
-        self._identical = 0
+    def __init__(
+        self, cleaning: Cleaning, languages: Languages, held_out: frozenset[int], *, keep_rejected: bool = False
+    ) -> None:
+        """`held_out`: `keys_of` sources of the validation and test data; `keep_rejected` keeps every dropped pair."""
+        self._held_out = held_out if cleaning.remove_test_overlap else frozenset()
+        self._filters = filters(cleaning, languages)
+        self._direction = Direction(languages.source, languages.target)
+        self._keep_rejected = keep_rejected
 
-    def clean(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
-        """The pairs that stay, normalised, with the line numbers they came with."""
-        counts = self.counts
-        for raw_source, raw_target, line in pairs:
-            source, target = normalize(raw_source), normalize(raw_target)
-            counts["read"] += 1
-            self._identical += source == target != ""
-            reason = reason_to_drop(source, target, self._cleaning) or self._reason_to_drop_here(source, target)
-            if reason is None:
-                counts["kept"] += 1
-                yield Pair(source, target, line)
-            else:
-                counts[reason] += 1
+    def __call__(self, chunk: Chunk) -> Cleaned:
+        """What stays of a chunk."""
+        sources, targets, lines, keys = [], [], [], []
+        result = Cleaned(chunk.part, len(chunk.sources), b"", b"", chunk.lines[:0], np.zeros(0, np.uint64))
+        result.reading = chunk.reading
+        pairs = zip(map(normalize, chunk.sources), map(normalize, chunk.targets), chunk.lines.tolist(), strict=True)
+        for number, (source, target, line) in enumerate(pairs):
+            reason, spared_by = self._reason(source, target)
+            if spared_by:
+                result.noticed[spared_by] += 1
+                if result.noticed[spared_by] <= EXAMPLES:
+                    result.spared.append((spared_by, line, source, target))
+            # A thousand pairs of each chunk, and some of the others, tell enough of the direction.
+            if (number < 1000 or number % 16 == 0) and source and target:
+                self._look(source, target, result.noticed)
+            if reason:
+                result.dropped[reason] += 1
+                if self._keep_rejected or result.dropped[reason] <= EXAMPLES:
+                    result.rejected.append((reason, line, source, target))
+                continue
+            sources.append(source + "\n")
+            targets.append(target + "\n")
+            lines.append(line)
+            keys.append(key_of(f"{source}\0{target}"))
+        result.source, result.target = "".join(sources).encode(), "".join(targets).encode()
+        result.lines, result.keys = np.asarray(lines, np.int64), np.asarray(keys, np.uint64)
+        return result
 
-    def _reason_to_drop_here(self, source: str, target: str) -> str | None:
-        """The reasons that depend on other pairs."""
-        if source in self._held_out:
-            return "test_overlap"
-        if self._cleaning.deduplicate:
-            # A digest, not hash(): that one differs from process to process.
-            digest = blake2b(f"{source}\0{target}".encode(errors="surrogatepass"), digest_size=_HASH_BYTES).digest()
-            key = int.from_bytes(digest, "big")
-            if key in self._seen:
-                return "duplicate"
-            self._seen.add(key)
-        return None
+    def _reason(self, source: str, target: str) -> tuple[str | None, str | None]:
+        """The first filter that drops a pair, and the last one that would if it were on."""
+        spared_by = None
+        for rule in self._filters:
+            if rule.drops(source, target):
+                if rule.on:
+                    return rule.name, spared_by
+                spared_by = rule.name
+        overlap = self._held_out and key_of(source) in self._held_out
+        return ("test_overlap" if overlap else None), spared_by
 
-    def warnings(self) -> list[str]:
-        """Sentences about what looks wrong in all that was read so far; [] when nothing does."""
-        counts, sentences = self.counts, []
-        filled = counts["read"] - counts["empty_source"] - counts["empty_target"]
-        if self._identical > filled / 2:
-            share = "all" if self._identical == filled else f"{self._identical} of"
-            sentences.append(f"{share} {filled} pairs are identical on both sides: very likely the wrong file")
-        candidates = counts["kept"] + counts["duplicate"]
-        if counts["duplicate"] > candidates / 2:
-            sentences.append(f"only {counts['kept']} distinct pairs of {candidates}: the rest repeats them")
-        return sentences
+    def _look(self, source: str, target: str, noticed: Counter[str]) -> None:
+        if self._direction.can_tell:
+            noticed["looked_at"] += 1
+            if way := self._direction.of(source, target):
+                noticed["as_named" if way > 0 else "swapped"] += 1
+
+
+def key_of(text: str) -> int:
+    """64 bits of a digest: the same in every process, as hash() is not."""
+    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
+
+
+def keys_of(texts: Iterable[str]) -> frozenset[int]:
+    """The keys of texts after `normalize`."""
+    return frozenset(key_of(normalize(text)) for text in texts)
+
+
+def warnings(read: int, kept: int, dropped: Counter[str], noticed: Counter[str]) -> list[str]:
+    """Sentences about what looks wrong in all that was read; [] when nothing does."""
+    sentences = []
+    filled = read - dropped["empty_source"] - dropped["empty_target"]
+    same = dropped["identical"] + noticed["identical"]
+    if same > filled / 2:
+        share = "all" if same == filled else f"{same} of"
+        sentences.append(f"{share} {filled} pairs are identical on both sides: very likely the wrong file")
+    candidates = kept + dropped["duplicate"]
+    if dropped["duplicate"] > candidates / 2:
+        sentences.append(f"only {kept} distinct pairs of {candidates}: the rest repeats them")
+    told = noticed["as_named"] + noticed["swapped"]
+    if noticed["swapped"] * 20 > told:
+        sentences.append(
+            f"{noticed['swapped'] / told:.0%} of the pairs whose languages can be told ({told} of "
+            f"{noticed['looked_at']} looked at) have their sides swapped: is source the source language?"
+        )
+    return sentences

@@ -20,6 +20,7 @@ from transformer_mt.errors import UserError
 
 ENCODING = "UTF-8"
 PARQUET = "a Parquet file (write {parquet: FILE})"
+XML = "an XML file (of a translation memory? write {tmx: FILE})"
 COMPRESSIONS = {
     b"\x1f\x8b": "gzip",
     b"\xfd7zXZ\x00": "xz",
@@ -30,6 +31,7 @@ COMPRESSIONS = {
 }
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _HEAD = 4096  # bytes looked at to tell the kind of a file
+_BLOCK = 1 << 16  # bytes of lines read together
 _ZSTD_MISSING = (
     'is compressed with zstd, and reading that needs the extra [formats]: pip install "transformer-mt[formats]"'
 )
@@ -47,7 +49,7 @@ _KINDS = (
     (rb"\n[\x05-\x7f]\n.[^\n]{1,100}?\x15", "a SentencePiece model"),
     (rb"version https://git-lfs", "a pointer that Git LFS left in the file's place (run git lfs pull)"),
     (rb"(?s).{257}ustar", "a tar archive"),
-    (rb"\s*(<\?xml|<tmx|<xliff)", "an XML file (TMX and the like are not read)"),
+    (rb"\s*(<\?xml|<!--|<tmx|<!DOCTYPE tmx|<xliff)", XML),
     (rb"(?i)\s*<(!doctype )?html", "a page of HTML"),
     (rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff", "UTF-32 text"),
     (rb"\xff\xfe|\xfe\xff", "UTF-16 text"),
@@ -127,22 +129,35 @@ def explained(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """The file's bytes, decompressed, without a UTF-8 byte order mark at its start."""
+def _opened(path: Path) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
+    """The file as it is on disk, and its text: decompressed, without a byte order mark."""
     with explained(path), open(path, "rb") as raw, _decompressed(raw, path) as stream:
         if stream.peek(3).startswith(_BYTE_ORDER_MARK):
             stream.read(3)
+        yield raw, stream
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[io.BufferedReader]:
+    """The file's bytes, decompressed, without a UTF-8 byte order mark at its start."""
+    with _opened(path) as (_, stream):
         yield stream
 
 
-def lines(path: Path) -> Iterator[bytes]:
+def lines(path: Path, tell: Callable[[float], None] | None = None) -> Iterator[bytes]:
     """The file's lines as bytes, each with its LF (the last one may lack it): nothing else ends a line.
+
+    `tell` is told now and then how much of the file has been read, 0 to 1.
 
     Raises:
         UserError: the file cannot be opened or is not whole.
     """
-    with opened(path) as stream:
-        yield from stream
+    with _opened(path) as (raw, stream):
+        size = max(1, path.stat().st_size)
+        while block := stream.readlines(_BLOCK):
+            yield from block
+            if tell:
+                tell(raw.tell() / size)
 
 
 def text_of(line: bytes) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.config import HubSource, Languages
+from transformer_mt.config import HubSource, Languages, UrlSource
 from transformer_mt.data.readers import BATCH_ROWS
 from transformer_mt.errors import RunError, UserError
 from transformer_mt.libraries import quiet
@@ -49,11 +49,50 @@ def load(source: HubSource, languages: Languages) -> Iterator[Any]:
     with _explained(source):
         import datasets
 
+        if source.streaming:
+            stream = datasets.load_dataset(
+                _address(source), source.subset, split=source.split, revision=source.revision, streaming=True
+            )
+            yield from stream.with_format("arrow").iter(batch_size=BATCH_ROWS)
+            return
         rows = datasets.load_dataset(_address(source), source.subset, split=source.split, revision=source.revision)
         # Offline the client takes the newest data it has, whatever commit is asked for.
         if _offline() and not all(source.revision in file["filename"] for file in rows.cache_files):
             raise ConnectionError
     yield from rows.with_format("arrow").iter(batch_size=BATCH_ROWS)
+
+
+def stream(source: UrlSource) -> Iterator[Any]:
+    """The rows of files somewhere else as pyarrow tables of at most BATCH_ROWS rows, as they come.
+
+    Raises:
+        UserError: the kind of the files is not known, or they cannot be read.
+    """
+    if not (builder := _builder(source.url)):
+        raise UserError(f"{source.url}: wanted a name that ends in {', '.join(_BUILDERS)}, packed or not")
+    with _quiet():
+        import datasets
+
+        options = {"delimiter": "\t"} if ".tsv" in source.url.rpartition("/")[2] else {}
+        try:
+            rows = datasets.load_dataset(
+                builder, data_files={"train": source.url}, split="train", streaming=True, **options
+            )
+            yield from rows.with_format("arrow").iter(batch_size=BATCH_ROWS)
+        except UserError:
+            raise
+        except Exception as failure:  # the client and the storages have a great many
+            words = f"{type(failure).__name__}: {_first_line(failure)}"
+            raise UserError(f"{source.url} cannot be read: {words}") from failure
+
+
+_BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv"}
+
+
+def _builder(url: str) -> str | None:
+    """Which of the client's readers is for a URL, by the suffixes of its name; None where there is none."""
+    suffixes = Path(url.partition("?")[0]).suffixes[-2:]
+    return next((_BUILDERS[suffix] for suffix in suffixes if suffix in _BUILDERS), None)
 
 
 def describe(source: HubSource) -> str:
@@ -153,8 +192,11 @@ def _sentence(source: HubSource, failure: Exception) -> str | None:
             f"{data_set} is made by a Python script at this revision, which `datasets` does not run any more; "
             f"choose another revision; {_LOCAL_FILES}"
         )
-    if split := re.search(r"Unknown split.*Should be one of \[(.*?)\]", words, re.DOTALL):
-        return f"{data_set} has no split {source.split}; available: {split[1].replace(chr(39), '')}"
+    if split := re.search(
+        r"(?:Unknown split.*Should be one of|Bad split.*Available splits:) \[(.*?)\]", words, re.DOTALL
+    ):
+        whole = " (streaming: true takes whole splits)" if source.streaming and "[" in source.split else ""
+        return f"{data_set} has no split {source.split}; available: {split[1].replace(chr(39), '')}{whole}"
     if subsets := re.search(r"BuilderConfig .* not found. Available: \[(.*?)\]", words, re.DOTALL):
         return f"{data_set} has no subset {source.subset}; available: {subsets[1].replace(chr(39), '')}"
     if not _is_network(failure):

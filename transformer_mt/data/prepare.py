@@ -1,43 +1,36 @@
-"""From sources to what training reads: cleaned text, a learned tokenizer, token ids. Each fills one folder.
+"""What is learned and encoded from a corpus: the tokenizer, and the token ids that training reads.
 
-The functions stream, write plain files, and return counts as JSON data for the record; making folders appear whole
-and skipping what is up to date is `stages.py`'s work.
+The functions write plain files into a folder and return counts as JSON data for the record; making folders appear
+whole and skipping what is up to date is `stages.py`'s work.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import chain, islice
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.atomic import write_json
-from transformer_mt.config import Config, HubSource, Languages, Source, Training
-from transformer_mt.data import files, hub, sources
+from transformer_mt.atomic import read_json, write_json
+from transformer_mt.config import Config, Training
+from transformer_mt.data import files, sources
 from transformer_mt.data import tokenizer as subwords
 from transformer_mt.data.bpe_dropout import BpeDropout
-from transformer_mt.data.clean import Cleaner
-from transformer_mt.data.readers import Pair
+from transformer_mt.data.corpus import ORIGINS, sides
+from transformer_mt.data.parallel import cores, in_order
+from transformer_mt.data.shards import Parts, Share
 from transformer_mt.data.store import StoreWriter
 from transformer_mt.errors import UserError
+from transformer_mt.progress import Progress
 
 Say = Callable[[str], None]
-Encoded = tuple[list[int], list[int]]
-CHUNK_LINES = 20_000
+CHUNK_PAIRS = 20_000
 SHOWN_LINES = 5
-
-
-def test_names(config: Config) -> list[str]:
-    """Names of the test sets in files: `test`, further ones by their own name."""
-    names: list[str] = []
-    for number, source in enumerate(config.data.test):
-        name = "test" if number == 0 else sources.name_of(source, f"test-{number + 1}")
-        names.append(name if name not in {*names, "train", "validation"} else f"{name}-{number + 1}")
-    return names
 
 
 def check_sources(config: Config) -> None:
@@ -80,116 +73,12 @@ def _problems_of_tokenizer(config: Config) -> list[str]:
     return problems
 
 
-def make_corpus(config: Config, folder: Path, say: Say, pinned: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Writes validation and test text untouched, training text cleaned, and where each training pair came from.
-
-    `train.lines` holds the line number of each training pair in its source, eight bytes each, and
-    `train.sources.json` where each source's pairs end. Returns counts by reason, and what hub data sets were
-    resolved to; those in `pinned` keep the commit they were resolved to before.
-    """
-    config = _resolved(config, pinned)
-    held_out: list[str] = []
-    given = (*config.data.train, *config.data.validation, *config.data.test)
-    pinned = [source.model_dump(mode="json") for source in given if isinstance(source, HubSource)]
-    record: dict[str, Any] = {"hub": pinned}
-    test_sets = zip(test_names(config), config.data.test, strict=True)
-    for name, given in [("validation", config.data.validation), *((name, (source,)) for name, source in test_sets)]:
-        pairs, counts = _read(given, config)
-        written = list(pairs)
-        if not written:
-            raise UserError(f"no pairs in {' and '.join(map(sources.describe, given))} ({name})")
-        _write_pairs(folder, name, config.languages, written)
-        held_out += [pair.source for pair in written]
-        record[name] = {"pairs": len(written), **counts}
-        say(f"{name}: {len(written)} pairs{_reasons(counts)}")
-    cleaner = Cleaner(config.data.cleaning, held_out)
-    record["train"] = _write_training(config, folder, cleaner, say)
-    for warning in cleaner.warnings():
-        say(f"warning: {warning}")
-    return record
-
-
-def _resolved(config: Config, pinned: Sequence[dict[str, Any]]) -> Config:
-    """The configuration with the subset and the commit of each hub data set filled in, asked for once for all."""
-    found: dict[tuple[str, str | None, str | None], HubSource] = {}
-
-    def resolve(source: Source) -> Source:
-        if not isinstance(source, HubSource):
-            return source
-        key = source.hub, source.subset, source.revision
-        if key not in found:
-            known = next((old for old in pinned if old["hub"] == source.hub and _same_data(old, source)), None)
-            found[key] = HubSource(**known) if known else hub.resolve_hub(source, config.languages)
-        return source.model_copy(update={"subset": found[key].subset, "revision": found[key].revision})
-
-    splits = {split: tuple(map(resolve, getattr(config.data, split))) for split in ("train", "validation", "test")}
-    return config.model_copy(update={"data": config.data.model_copy(update=splits)})
-
-
-def _same_data(old: dict[str, Any], source: HubSource) -> bool:
-    return source.subset in (None, old["subset"]) and source.revision in (None, old["revision"])
-
-
-def _read(given: Iterable[Source], config: Config) -> tuple[Iterator[Pair], Counter[str]]:
-    """Pairs of several sources one after the other, and what is counted while they are read."""
-    counts: Counter[str] = Counter()
-    reading = (sources.read(source, config.languages, config.data.on_bad_bytes, counts) for source in given)
-    return chain.from_iterable(reading), counts
-
-
-def _write_training(config: Config, folder: Path, cleaner: Cleaner, say: Say) -> dict[str, Any]:
-    """Writes the training pairs that stay; counts in all, and pairs kept of each source."""
-    kept, ends = 0, []
-    reading: Counter[str] = Counter()
-    with ExitStack() as stack:
-        one, other = (stack.enter_context(path.open("wb")) for path in _sides(folder, "train", config.languages))
-        numbers = stack.enter_context((folder / "train.lines").open("wb"))
-        for source in config.data.train:
-            pairs, counts = _read([source], config)
-            for chunk in _chunks(cleaner.clean(pairs), CHUNK_LINES):
-                one.write("".join(f"{pair.source}\n" for pair in chunk).encode())
-                other.write("".join(f"{pair.target}\n" for pair in chunk).encode())
-                numbers.write(np.asarray([pair.line for pair in chunk], "<i8").tobytes())
-                kept += len(chunk)
-            ends.append({"source": sources.describe(source), "end": kept})
-            reading += counts
-    write_json(folder / "train.sources.json", ends)
-    dropped = {reason: number for reason, number in cleaner.counts.items() if reason not in ("read", "kept")}
-    if not kept:
-        raise UserError(
-            f"no usable training pair: {cleaner.counts['read']} read{_reasons(dropped)}",
-            *cleaner.warnings(),
-        )
-    say(f"train: {kept} pairs kept of {cleaner.counts['read']}{_reasons(dropped)}{_reasons(reading)}")
-    return {"pairs": kept, "read": cleaner.counts["read"], "dropped": dropped, **reading}
-
-
-def _reasons(counts: Counter[str] | dict[str, int]) -> str:
-    return "".join(f", {reason} {number}" for reason, number in sorted(counts.items()) if number)
-
-
-def _sides(folder: Path, name: str, languages: Languages) -> tuple[Path, Path]:
-    return folder / f"{name}.{languages.source}", folder / f"{name}.{languages.target}"
-
-
-def _write_pairs(folder: Path, name: str, languages: Languages, pairs: Sequence[Pair]) -> None:
-    source, target = _sides(folder, name, languages)
-    source.write_bytes("".join(f"{pair.source}\n" for pair in pairs).encode())
-    target.write_bytes("".join(f"{pair.target}\n" for pair in pairs).encode())
-
-
-def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
-
-
 def learn_tokenizer(config: Config, corpus: Path, pairs: int, folder: Path, say: Say) -> dict[str, Any]:
     """Learns the models from the training text, or takes given ones over.
 
     They are spm.model, or source.model and target.model; vocabulary.json comes with those of an imported model.
     """
-    source, target = _sides(corpus, "train", config.languages)
+    source, target = sides(corpus, "train", config.languages)
     settings = config.tokenizer
     if settings.shared and not settings.vocabulary:
         plan = {"spm.model": (settings.model, [source, target])}
@@ -203,7 +92,7 @@ def learn_tokenizer(config: Config, corpus: Path, pairs: int, folder: Path, say:
             (folder / name).write_bytes(given.read_bytes())
             say(f"{name}: taken from {given}")
             continue
-        lines = (line.decode() for path in texts for line in files.lines(path))
+        lines = (files.text_of(line) for path in texts for line in files.lines(path))
         learned = subwords.learn(lines, pairs * len(texts), settings, seed=1)
         (folder / name).write_bytes(learned.model)
         size = subwords.load_model(folder / name).get_piece_size()
@@ -224,80 +113,179 @@ def learn_tokenizer(config: Config, corpus: Path, pairs: int, folder: Path, say:
     return record
 
 
-def encode_corpus(config: Config, corpus: Path, tokenizer: Path, folder: Path, say: Say) -> dict[str, Any]:
+def encode_corpus(
+    config: Config,
+    corpus: Path,
+    tokenizer: Path,
+    folder: Path,
+    say: Say,
+    workers: int = 0,
+    ready: Iterable["Encoded"] | None = None,
+) -> dict[str, Any]:
     """Writes the ids of training and validation pairs; applies `max_tokens` and `too_long` to both alike.
 
     With `subword_sampling` also `train.text`: where in the corpus's two files, in bytes, the lines of each training
-    pair begin, eight bytes each.
+    pair begin, eight bytes each. `workers` processes encode (0: one a core); the ids are the same for any number.
+    `ready`: what was made of all chunks of the training pairs elsewhere, in their order (`encode_share`).
     """
-    models = subwords.Tokenizer(tokenizer)
+    models, training = subwords.Tokenizer(tokenizer), config.training
+    ends = [int(origin["end"]) for origin in read_json(corpus / ORIGINS) or ()]
     record: dict[str, Any] = {}
     for name in ("train", "validation"):
-        counts: Counter[str] = Counter()
-        lines: list[int] = []
+        files_of_name = sides(corpus, name, config.languages)
+        results = (
+            ready if ready is not None and name == "train" else _results(config, tokenizer, files_of_name, workers)
+        )
+        left = [0] * len(ends)
+        total = Encoded()
         with ExitStack() as stack:
             store = stack.enter_context(StoreWriter(folder, name, max(models.source_size, models.target_size)))
-            text = folder / f"{name}.text" if name == "train" and config.training.subword_sampling else None
+            text = folder / "train.text" if name == "train" and training.subword_sampling else None
             places = stack.enter_context(text.open("wb")) if text else None
-            for first, begins, encoded in _encoded(models, _sides(corpus, name, config.languages)):
-                fitted = _fitted(encoded, first, config.training, lines, counts)
-                store.write(fitted.values())
+            progress = stack.enter_context(Progress(say, f"ids of {name}", ends[-1] if ends else None))
+            for encoded in results:
+                store.write_arrays(encoded.ids, encoded.lengths)
                 if places:
-                    places.write(begins[[number - first for number in fitted]].tobytes())
-        if not counts["pairs"]:
-            raise UserError(f"no {name} pair is left within training.max_tokens {config.training.max_tokens}")
-        record[name] = dict(counts)
-        if lines:
-            record[name]["too_long_lines"] = lines[:1000]
-            _tell_too_long(config.training, corpus, name, lines, say)
-        say(f"{name}: {counts['pairs']} pairs, {counts['source']} source and {counts['target']} target pieces")
+                    places.write(encoded.places.astype("<i8").tobytes())
+                if name == "train":
+                    left = [now + int((encoded.numbers < end).sum()) for now, end in zip(left, ends, strict=True)]
+                total.add(encoded)
+                progress.add(encoded.read)
+        if not total.counts["pairs"]:
+            raise UserError(f"no {name} pair is left within training.max_tokens {training.max_tokens}")
+        if name == "train" and ends:
+            _write_origins(corpus, folder, left)
+        record[name] = _told(config, corpus, name, total, say)
     return record
 
 
-def _encoded(
-    models: subwords.Tokenizer, sides: tuple[Path, Path]
-) -> Iterator[tuple[int, NDArray[np.int64], list[Encoded]]]:
-    """Chunks of encoded pairs, with the number of their first pair and the places (N, 2) where their lines begin."""
+def encode_share(
+    config: Config, corpus: Path, tokenizer: Path, parts: Parts, share: Share, say: Say, workers: int = 0
+) -> None:
+    """Encodes one machine's share of the training pairs."""
+    chunks = parts.own(_lines(*sides(corpus, "train", config.languages)), share)
+    with Progress(say, f"share {share}") as progress:
+        for encoded in in_order(_encoder(config, tokenizer), chunks, workers or cores()):
+            parts.save(encoded)
+            progress.add(encoded.read)
+    parts.finish(share)
+
+
+def _results(config: Config, tokenizer: Path, texts: tuple[Path, Path], workers: int) -> Iterator["Encoded"]:
+    return in_order(_encoder(config, tokenizer), _lines(*texts), workers or cores())
+
+
+def _encoder(config: Config, tokenizer: Path) -> Callable[[], "Encoder"]:
+    training = config.training
+    return partial(Encoder, tokenizer, training.max_tokens, cut=training.too_long == "truncate")
+
+
+def _write_origins(corpus: Path, folder: Path, ends: list[int]) -> None:
+    """Where the encoded pairs of each file end: some pairs of the corpus may be left out."""
+    origins = [{**origin, "end": end} for origin, end in zip(read_json(corpus / ORIGINS), ends, strict=True)]
+    write_json(folder / ORIGINS, origins)
+
+
+def _told(config: Config, corpus: Path, name: str, total: "Encoded", say: Say) -> dict[str, Any]:
+    """Says what became of a data set's pairs; the counts for the record."""
+    record: dict[str, Any] = dict(total.counts)
+    if total.long:
+        record["too_long_lines"] = total.long[:1000]
+        _tell_too_long(config.training, corpus, name, total.long, total.counts["too_long"], say)
+    counts = total.counts
+    say(f"{name}: {counts['pairs']} pairs, {counts['source']} source and {counts['target']} target pieces")
+    return record
+
+
+@dataclass
+class _Lines:
+    """Some pairs of the corpus as they are on disk."""
+
+    first: int
+    """Number of the first pair."""
+    position: tuple[int, int]
+    """Where its lines begin in the two files, in bytes."""
+    sources: list[bytes]
+    targets: list[bytes]
+
+
+@dataclass
+class Encoded:
+    """The ids of some pairs, and what is known of them."""
+
+    read: int = 0
+    ids: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """Of source and target of each pair, end to end."""
+    lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(2 N,): ids of source and target of each pair in turn."""
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(N,): the pairs' numbers in the corpus."""
+    places: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    """(N, 2): where their lines begin, in bytes."""
+    long: list[int] = field(default_factory=list)
+    """Numbers of the first thousand pairs that are too long."""
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Encoded") -> None:
+        """Takes in the counts of further pairs."""
+        self.read += other.read
+        self.long += other.long[: max(0, 1000 - len(self.long))]
+        self.counts += other.counts
+
+
+class Encoder:
+    """Encodes pairs, in whatever process: what comes out depends on nothing but the lines."""
+
+    def __init__(self, tokenizer: Path, max_tokens: int, *, cut: bool) -> None:
+        """Sides of more than `max_tokens` ids, `</s>` counted, are cut, or their pairs left out."""
+        self._models, self._room, self._cut = subwords.Tokenizer(tokenizer), max_tokens - 1, cut
+
+    def __call__(self, lines: _Lines) -> Encoded:
+        """The ids of some lines."""
+        source = self._models.encode_source(list(map(files.text_of, lines.sources)))
+        target = self._models.encode_target(list(map(files.text_of, lines.targets)))
+        lengths = np.asarray([(len(one), len(other)) for one, other in zip(source, target, strict=True)], np.int64)
+        long = (lengths[:, 0] > self._room) | (lengths[:, 1] > self._room)
+        kept = np.flatnonzero(~long | self._cut)
+        room = self._room
+        ids = [token for pair in kept.tolist() for side in (source[pair], target[pair]) for token in side[:room]]
+        lengths = np.minimum(lengths[kept], room)
+        counts = Counter(pairs=len(kept), too_long=int(long.sum()))
+        counts += Counter(source=int(lengths[:, 0].sum()), target=int(lengths[:, 1].sum()))
+        places = np.stack([_begins(lines.sources), _begins(lines.targets)], 1) + np.asarray(lines.position)
+        return Encoded(
+            len(long), np.asarray(ids, np.uint32), lengths.ravel(), kept + lines.first, places[kept],
+            (np.flatnonzero(long)[:1000] + lines.first).tolist(), +counts,
+        )  # fmt: skip
+
+
+def _begins(lines: list[bytes]) -> NDArray[np.int64]:
+    ends = np.cumsum(np.asarray([len(line) for line in lines], np.int64))
+    return np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+
+
+def _lines(source: Path, target: Path) -> Iterator[_Lines]:
+    """The lines of two files, in chunks."""
     # Cleaned text has no byte order mark, which `files.lines` would leave out and which would have to be counted.
-    first, position = 0, np.zeros(2, "<i8")
-    rows = zip(files.lines(sides[0]), files.lines(sides[1]), strict=True)
-    for chunk in _chunks(rows, CHUNK_LINES):
-        sizes = np.asarray([(len(source), len(target)) for source, target in chunk], "<i8")
-        ends = position + sizes.cumsum(0)
-        source = models.encode_source([pair[0].decode() for pair in chunk])
-        target = models.encode_target([pair[1].decode() for pair in chunk])
-        yield first, ends - sizes, list(zip(source, target, strict=True))
-        first, position = first + len(chunk), ends[-1]
+    first, position = 0, (0, 0)
+    rows = zip(files.lines(source), files.lines(target), strict=True)
+    while chunk := list(islice(rows, CHUNK_PAIRS)):
+        sources_, targets = (list(side) for side in zip(*chunk, strict=True))
+        yield _Lines(first, position, sources_, targets)
+        first += len(chunk)
+        position = position[0] + sum(map(len, sources_)), position[1] + sum(map(len, targets))
 
 
-def _fitted(
-    pairs: list[Encoded], first: int, training: Training, long: list[int], counts: Counter[str]
-) -> dict[int, Encoded]:
-    """The pairs within max_tokens, `</s>` counted, by their numbers; numbers of the longer ones go to `long`."""
-    room, fitted = training.max_tokens - 1, {}
-    for number, (source, target) in enumerate(pairs, first):
-        if len(source) > room or len(target) > room:
-            long.append(number)
-            counts["too_long"] += 1
-            if training.too_long != "truncate":
-                continue
-        fitted[number] = source[:room], target[:room]
-    counts["pairs"] += len(fitted)
-    counts["source"] += sum(len(source) for source, _ in fitted.values())
-    counts["target"] += sum(len(target) for _, target in fitted.values())
-    return fitted
-
-
-def _tell_too_long(training: Training, corpus: Path, name: str, numbers: list[int], say: Say) -> None:
+def _tell_too_long(training: Training, corpus: Path, name: str, numbers: list[int], count: int, say: Say) -> None:
     """Says which lines were too long, by their numbers in the files they came from."""
-    plural, verb = ("", "line") if len(numbers) == 1 else ("s", "lines")
-    more = ", ..." if len(numbers) > SHOWN_LINES else ""
+    plural, verb = ("", "line") if count == 1 else ("s", "lines")
+    more = ", ..." if count > SHOWN_LINES else ""
     where = f"({verb} {', '.join(_origins(corpus, name, numbers[:SHOWN_LINES]))}{more})"
     limit = f"training.max_tokens {training.max_tokens}"
     if training.too_long == "error":
-        raise UserError(f"{name}: {len(numbers)} pair{plural} longer than {limit} {where}; training.too_long is error")
+        raise UserError(f"{name}: {count} pair{plural} longer than {limit} {where}; training.too_long is error")
     done = "left out" if training.too_long == "skip" else "cut"
-    say(f"{name}: {len(numbers)} pair{plural} over the limit {limit} {done} {where}")
+    say(f"{name}: {count} pair{plural} over the limit {limit} {done} {where}")
 
 
 def _origins(corpus: Path, name: str, numbers: list[int]) -> list[str]:
@@ -305,7 +293,7 @@ def _origins(corpus: Path, name: str, numbers: list[int]) -> list[str]:
     if not (corpus / f"{name}.lines").is_file():
         return [str(number + 1) for number in numbers]
     lines = np.memmap(corpus / f"{name}.lines", "<i8", "r")
-    origins = json.loads((corpus / f"{name}.sources.json").read_text("utf-8"))
+    origins = read_json(corpus / f"{name}.sources.json")
     if len(origins) == 1:
         return [str(lines[number]) for number in numbers]
     names = [next(origin["source"] for origin in origins if number < origin["end"]) for number in numbers]

@@ -6,12 +6,11 @@ is an error.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from transformer_mt.config import JsonlSource, Languages, TextSource, TsvSource
 from transformer_mt.data import files
 from transformer_mt.errors import UserError
 
@@ -33,6 +32,16 @@ class Tally:
     def __init__(self, on_bad_bytes: str, counts: Counter[str]) -> None:
         self._may_skip = on_bad_bytes == "skip_pair"
         self._counts = counts
+        self.share_read = 0.0
+        """How much of the file that is being read has been read, 0 to 1, as far as its reader knows."""
+
+    def count(self, reason: str) -> None:
+        """Notes something that is left out."""
+        self._counts[reason] += 1
+
+    def read_so_far(self, share: float) -> None:
+        """Notes how much of a file has been read."""
+        self.share_read = share
 
     def skips_bad_bytes(self) -> bool:
         """Whether a pair with bad bytes is left out (it is counted then) or is an error."""
@@ -61,32 +70,34 @@ class Tally:
         return value
 
 
-def text_pairs(source: TextSource, tally: Tally) -> Iterator[Pair]:
+def text_pairs(one: Path, other: Path, tally: Tally) -> Iterator[Pair]:
     """Line N of one file with line N of the other."""
-    left, right = files.lines(source.source), files.lines(source.target)
+    left, right = files.lines(one, tally.read_so_far), files.lines(other)
     text_of = files.text_of
     for number, (source_line, target_line) in enumerate(zip_longest(left, right), start=1):
         if source_line is None or target_line is None:
             longer, line = (right, target_line) if source_line is None else (left, source_line)
-            _refuse_counts(source, number, chain([line or b""], longer), target_is_longer=longer is right)
+            _refuse_counts((one, other), number, chain([line or b""], longer), target_is_longer=longer is right)
         try:
             pair = Pair(text_of(source_line), text_of(target_line), number)
         except UnicodeDecodeError as failure:
             if tally.skips_bad_bytes():
                 continue
-            path = source.source if failure.object == source_line else source.target
+            path = one if failure.object == source_line else other
             raise files.bad_bytes(path, number, failure, _OR_SKIP) from None
         yield pair
 
 
-def _refuse_counts(source: TextSource, number: int, surplus: Iterable[bytes], *, target_is_longer: bool) -> NoReturn:
+def _refuse_counts(
+    paths: tuple[Path, Path], number: int, surplus: Iterable[bytes], *, target_is_longer: bool
+) -> NoReturn:
     """One side ended before line `number`, where the other's `surplus` begins: tells both counts, and why."""
     total, only_empty = number - 1, True
     for line in surplus:
         total += 1
         only_empty = only_empty and not line.strip()
     lengths = (number - 1, total) if target_is_longer else (total, number - 1)
-    sides = dict(zip((source.source, source.target), lengths, strict=True))
+    sides = dict(zip(paths, lengths, strict=True))
     found = " and ".join(f"{path} has {length} line{'s'[length == 1 :]}" for path, length in sides.items())
     raise UserError(f"{found}; line N of one must translate line N of the other{_hint(sides, only_empty)}")
 
@@ -99,7 +110,7 @@ def _hint(sides: dict[Path, int], only_empty: bool) -> str:
 
 
 def _decoded_lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(files.lines(path), start=1):
+    for number, line in enumerate(files.lines(path, tally.read_so_far), start=1):
         try:
             text = files.text_of(line)
         except UnicodeDecodeError as failure:
@@ -109,29 +120,31 @@ def _decoded_lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
         yield number, text
 
 
-def tsv_pairs(source: TsvSource, tally: Tally) -> Iterator[Pair]:
+def tsv_pairs(path: Path, chosen: tuple[int, int], tally: Tally) -> Iterator[Pair]:
     """Two of the columns; others are passed over, but every line must have as many as the first."""
-    first, second = source.columns
+    first, second = chosen
     least, wanted = max(first, second) + 1, 0
-    for number, text in _decoded_lines(source.tsv, tally):
+    for number, text in _decoded_lines(path, tally):
         columns = text.split("\t")
         found = len(columns)
         if found < least or (wanted and found != wanted):
             expected = f"{wanted} as in the first line" if wanted else f"at least {least}"
-            raise UserError(f"{source.tsv}, line {number}: tab-separated columns: found {found}, wanted {expected}")
+            raise UserError(f"{path}, line {number}: tab-separated columns: found {found}, wanted {expected}")
         wanted = found
         yield Pair(columns[first], columns[second], number)
 
 
-def jsonl_pairs(source: JsonlSource, languages: Languages, tally: Tally) -> Iterator[Pair]:
-    """One object a line. Blank lines are passed over: an object holds both sides, so nothing can shift."""
-    keys = source.columns or (languages.source, languages.target)
+def jsonl_pairs(path: Path, keys: Sequence[str], *, named: bool, tally: Tally) -> Iterator[Pair]:
+    """One object a line. Blank lines are passed over: an object holds both sides, so nothing can shift.
+
+    `named` keys were given by the person, and are not looked for in a `translation` object.
+    """
     unseen = set(keys)
-    for number, text in _decoded_lines(source.jsonl, tally):
+    for number, text in _decoded_lines(path, tally):
         if not text or text.isspace():
             continue
-        where = f"{source.jsonl}, line {number}"
-        record = _record(where, text, inner=not source.columns)
+        where = f"{path}, line {number}"
+        record = _record(where, text, inner=not named)
         if not any(key in record for key in keys):
             raise UserError(f"{where}: found the keys {_listed(record)}; wanted {_listed(keys)}")
         unseen.difference_update(record)
@@ -139,7 +152,7 @@ def jsonl_pairs(source: JsonlSource, languages: Languages, tally: Tally) -> Iter
         if pair:
             yield pair
     if len(unseen) == 1:  # both absent means that there was no record at all
-        raise UserError(f"{source.jsonl}: no line has the key {_listed(unseen)}")
+        raise UserError(f"{path}: no line has the key {_listed(unseen)}")
 
 
 def _record(where: str, text: str, *, inner: bool) -> dict[str, Any]:
@@ -174,14 +187,15 @@ def _listed(names: Iterable[object]) -> str:
     return ", ".join(map(str, names)) or "(none)"
 
 
-def parquet_tables(path: Path) -> Iterator[Any]:
+def parquet_tables(path: Path, tally: Tally) -> Iterator[Any]:
     """The file's rows as pyarrow tables of at most BATCH_ROWS rows."""
     import pyarrow
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(BATCH_ROWS):
+            for number, batch in enumerate(file.iter_batches(BATCH_ROWS)):
+                tally.read_so_far(min(1.0, number * BATCH_ROWS / max(1, file.metadata.num_rows)))
                 yield pyarrow.Table.from_batches([batch])
     except (pyarrow.ArrowException, OSError) as failure:
         raise UserError(f"{path} cannot be read as Parquet: {failure}") from None

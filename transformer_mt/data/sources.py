@@ -1,8 +1,9 @@
-"""Where pairs of sentences come from: text files, TSV, JSON lines, Parquet, the hub and the demo grammar.
+"""Where pairs of sentences come from: files of many formats, the hub, known test sets and the demo grammar.
 
 Every source yields its text as it is; only what the end of a record demands is changed (see `readers.py`).
 """
 
+import glob
 import os
 import re
 from collections import Counter
@@ -15,68 +16,127 @@ from transformer_mt.config import (
     JsonlSource,
     Languages,
     ParquetSource,
+    PoSource,
+    SacrebleuSource,
     Source,
     TextSource,
+    TmxSource,
     TsvSource,
+    UrlSource,
 )
-from transformer_mt.data import files, hub, readers
+from transformer_mt.data import catalogue, files, hub, readers, test_sets, tmx
 from transformer_mt.data.hub import resolve_hub
-from transformer_mt.data.readers import Pair
+from transformer_mt.data.readers import Pair, Tally
 from transformer_mt.errors import UserError
 
-__all__ = ["Pair", "check", "describe", "name_of", "paths_of", "read", "resolve_hub"]
+__all__ = ["Pair", "Tally", "check", "describe", "name_of", "pairs_of", "parts", "paths_of", "read", "resolve_hub"]
 
 # What a side of a text pair is not, whatever its bytes look like.
 _OTHER_FORMATS = {
     ".tsv": "tab-separated columns (write {tsv: FILE})",
     ".jsonl": "JSON lines (write {jsonl: FILE})",
-    ".tmx": "a translation memory (TMX, which is not read)",
+    ".tmx": "a translation memory (write {tmx: FILE})",
     ".xliff": "XLIFF (which is not read)",
     ".xlf": "XLIFF (which is not read)",
-    ".po": "a gettext catalogue (PO, which is not read)",
-    ".pot": "a gettext template (POT, which is not read)",
+    ".po": "a gettext catalogue (write {po: FILE})",
+    ".pot": "a gettext template (POT, which holds no translations)",
     ".csv": "comma-separated values (CSV, which is not read)",
 }
+PATHS = ("source", "target", "tsv", "jsonl", "parquet", "tmx", "po")
+"""Keys of a source that name files."""
 _PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 _WANTED = {
     "source": f"{files.ENCODING} text, one sentence a line",
     "tsv": f"{files.ENCODING} text with tab-separated columns",
     "jsonl": f"{files.ENCODING} text with one JSON object a line",
     "parquet": "a Parquet file",
+    "tmx": "a translation memory (TMX)",
+    "po": "a gettext catalogue (PO)",
 }
 
 
-def read(source: Source, languages: Languages, on_bad_bytes: str, counts: Counter[str]) -> Iterator[Pair]:
-    """The pairs of a source, in its order.
+def parts(source: Source) -> list[Source]:
+    """The sources of single files that a source stands for: patterns matched and sorted, lists taken apart.
 
-    `counts` gains "bad_bytes", pairs left out where `on_bad_bytes` is skip_pair, and "line_break_in_value",
-    values of the hub, JSON lines or Parquet with a line break inside, which became a blank.
+    Raises:
+        UserError: a pattern that matches no file, or source and target files that do not pair up.
+    """
+    keys = [key for key in PATHS if hasattr(source, key)]
+    if not keys:
+        return [source]
+    found = [_matched(getattr(source, key)) for key in keys]
+    if len(set(map(len, found))) > 1:
+        counts = " and ".join(f"{len(paths)} {key} files" for key, paths in zip(keys, found, strict=True))
+        raise UserError(f"found {counts} ({_shown(found[0][0])}, {_shown(found[1][0])}, ...), wanted as many of each")
+    return [source.model_copy(update=dict(zip(keys, paths, strict=True))) for paths in zip(*found, strict=True)]
+
+
+def _listed(given: Path | tuple[Path, ...]) -> tuple[Path, ...]:
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _matched(given: Path | tuple[Path, ...]) -> list[Path]:
+    paths: list[Path] = []
+    for path in _listed(given):
+        if path.exists() or not glob.has_magic(str(path)):  # a name may hold brackets
+            paths.append(path)
+            continue
+        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        if not (found := [name for name in found if not name.is_dir()]):
+            raise UserError(f"{path} matches no file")
+        paths += found
+    return paths
+
+
+def read(source: Source, languages: Languages, on_bad_bytes: str, counts: Counter[str]) -> Iterator[Pair]:
+    """The pairs of a source, in its order; line numbers begin anew with each of its files.
+
+    `counts` gains what is left out or changed, by reason: "bad_bytes" where `on_bad_bytes` is skip_pair,
+    "line_break_in_value", a line break inside a value that became a blank, and what the formats add to these.
 
     Raises:
         UserError: a fault in the data, named by file and line, or no pair at all. Pairs may have been yielded
             before it, so whoever writes them must do so in a place that is thrown away on failure.
     """
     empty = True
-    for pair in _pairs(source, languages, readers.Tally(on_bad_bytes, counts)):
-        empty = False
-        yield pair
+    for part in parts(source):
+        for pair in pairs_of(part, languages, Tally(on_bad_bytes, counts)):
+            empty = False
+            yield pair
     if empty:
         raise UserError(f"no pairs in {describe(source)}")
 
 
-def _pairs(source: Source, languages: Languages, tally: readers.Tally) -> Iterator[Pair]:
-    match source:
-        case TextSource():
-            return readers.text_pairs(source, tally)
-        case TsvSource():
-            return readers.tsv_pairs(source, tally)
-        case JsonlSource():
-            return readers.jsonl_pairs(source, languages, tally)
+def pairs_of(part: Source, languages: Languages, tally: Tally) -> Iterator[Pair]:
+    """The pairs of one of a source's `parts`, if it has any."""
+    columns = getattr(part, "columns", None)
+    match part:
+        case TextSource(source=Path() as one, target=Path() as other):
+            return readers.text_pairs(one, other, tally)
+        case TsvSource(tsv=Path() as path):
+            return readers.tsv_pairs(path, part.columns, tally)
+        case TmxSource(tmx=Path() as path):
+            return tmx.tmx_pairs(path, languages, tally)
+        case PoSource(po=Path() as path):
+            return catalogue.po_pairs(path, tally)
+        case SacrebleuSource():
+            return test_sets.test_set_pairs(part.sacrebleu, languages)
         case DemoSource():
-            return _demo_pairs(source, languages)
-    tables = hub.load(source, languages) if isinstance(source, HubSource) else readers.parquet_tables(source.parquet)
-    columns = list(source.columns or (languages.source, languages.target))
-    return readers.table_pairs(tables, describe(source), columns, named=source.columns is not None, tally=tally)
+            return _demo_pairs(part, languages)
+    named = columns is not None
+    columns = list(columns or (languages.source, languages.target))
+    match part:
+        case JsonlSource(jsonl=Path() as path):
+            return readers.jsonl_pairs(path, columns, named=named, tally=tally)
+        case ParquetSource(parquet=Path() as path):
+            tables = readers.parquet_tables(path, tally)
+        case HubSource():
+            tables = hub.load(part, languages)
+        case UrlSource():
+            tables = hub.stream(part)
+        case _:
+            raise ValueError(f"{part} is no single part")
+    return readers.table_pairs(tables, describe(part), columns, named=named, tally=tally)
 
 
 def _demo_pairs(source: DemoSource, languages: Languages) -> Iterator[Pair]:
@@ -101,47 +161,58 @@ def _demo_problem(source: DemoSource, languages: Languages) -> str | None:
 
 
 def paths_of(source: Source) -> list[Path]:
-    """The files a source reads: two, one or none."""
-    match source:
-        case TextSource():
-            return [source.source, source.target]
-        case TsvSource():
-            return [source.tsv]
-        case JsonlSource():
-            return [source.jsonl]
-        case ParquetSource():
-            return [source.parquet]
-    return []
+    """The files that a source reads, in order: of each part two, one or none. Raises UserError as `parts` does."""
+    return [path for part in parts(source) for key in PATHS if isinstance(path := getattr(part, key, None), Path)]
 
 
 def check(source: Source, languages: Languages) -> list[str]:
     """Sentences about everything that can be seen to be wrong before any work; [] when nothing is."""
-    problems = [problem for path in dict.fromkeys(paths_of(source)) if (problem := _file_problem(source, path))]
-    if isinstance(source, TextSource):
-        problems = problems or _sides_problems(source)
-    columns = None if isinstance(source, (TextSource, DemoSource)) else source.columns
+    try:
+        found = parts(source)
+    except UserError as failure:
+        return list(failure.messages)
+    problems = [problem for part in found for problem in _problems_of_part(part, alone=len(found) == 1)]
+    if len(found) > 1 and not problems and not any(path.stat().st_size for path in paths_of(source)):
+        problems.append(f"no pairs in {describe(source)}: all {len(found)} parts are empty (0 bytes)")
+    columns = getattr(source, "columns", None)
     if columns and columns[0] == columns[1]:
         problems.append(f"{describe(source)}: column {columns[0]} is given for both sides")
     if isinstance(source, DemoSource) and (problem := _demo_problem(source, languages)):
         problems.append(problem)
+    if isinstance(source, SacrebleuSource) and (problem := test_sets.problem(source.sacrebleu, languages)):
+        problems.append(problem)
     return problems
 
 
-def _file_problem(source: Source, path: Path) -> str | None:
+def _problems_of_part(part: Source, *, alone: bool) -> list[str]:
+    problems = [problem for path in dict.fromkeys(paths_of(part)) if (problem := _file_problem(part, path, alone))]
+    match part:
+        case TextSource(source=Path() as one, target=Path() as other) if not problems:
+            return _sides_problems(one, other, alone=alone)
+        case PoSource(po=Path() as path) if not problems and (problem := catalogue.problem(path)):
+            return [problem]
+    return problems
+
+
+def _file_problem(part: Source, path: Path, alone: bool) -> str | None:
     if problem := files.path_problem(path):
         return problem
     if path.stat().st_size == 0:
-        # One empty side of two is a difference in length, told with both counts.
-        return None if isinstance(source, TextSource) else f"no pairs in {path}: the file is empty (0 bytes)"
+        # One empty side of two is a difference in length, told with both counts; of many parts some may be empty.
+        refused = alone and not isinstance(part, TextSource)
+        return f"no pairs in {path}: the file is empty (0 bytes)" if refused else None
     try:
         kind = files.kind_of(path)
     except UserError as failure:
         return str(failure)
-    if isinstance(source, TextSource):
+    if isinstance(part, TextSource):
         kind = kind or _OTHER_FORMATS.get(_bare_name(path).suffix.lower())
-    if isinstance(source, ParquetSource):
-        kind = None if kind == files.PARQUET else kind or "text"
-    wanted = next(words for key, words in _WANTED.items() if hasattr(source, key))
+    for own, wanted_kind in ((ParquetSource, files.PARQUET), (TmxSource, files.XML)):
+        if isinstance(part, own):
+            kind = None if kind == wanted_kind else kind or "text"
+    if isinstance(part, TmxSource) and kind and kind.startswith("UTF-"):  # the XML parser tells these
+        kind = None
+    wanted = next(words for key, words in _WANTED.items() if hasattr(part, key))
     return f"{path} looks like {kind}; wanted {wanted}" if kind else None
 
 
@@ -150,13 +221,12 @@ def _bare_name(path: Path) -> Path:
     return Path(path.stem if path.suffix.lower() in _PACKED_SUFFIXES else path.name)
 
 
-def _sides_problems(source: TextSource) -> list[str]:
-    one, other = source.source, source.target
+def _sides_problems(one: Path, other: Path, *, alone: bool) -> list[str]:
     if os.path.samefile(one, other):
         return [f"{one} and {other} are the same file: one side must translate the other"]
     sizes = (one.stat().st_size, other.stat().st_size)
     if sizes == (0, 0):
-        return [f"no pairs in {describe(source)}: both files are empty (0 bytes)"]
+        return [f"no pairs in {_shown(one)} + {_shown(other)}: both files are empty (0 bytes)"] if alone else []
     if 0 in sizes:
         counts = [f"{path} has {files.count_lines(path)} lines" for path in (one, other)]
         return [" and ".join(counts) + ": one side is empty"]
@@ -169,7 +239,12 @@ def describe(source: Source) -> str:
         return hub.describe(source)
     if isinstance(source, DemoSource):
         return f"demo {source.demo} ({source.pairs} pairs, seed {source.seed})"
-    return " + ".join(map(_shown, paths_of(source)))
+    if isinstance(source, UrlSource):
+        return source.url
+    if isinstance(source, SacrebleuSource):
+        return f"sacreBLEU's {source.sacrebleu}"
+    sides = [_listed(getattr(source, key)) for key in PATHS if hasattr(source, key)]
+    return " + ".join(", ".join(map(_shown, paths[:3])) + ", ..." * (len(paths) > 3) for paths in sides)
 
 
 def _shown(path: Path) -> str:
@@ -181,6 +256,12 @@ def name_of(source: Source, default: str) -> str:
     """The source's name, else its split's or file's without suffixes, fit to be a file's name; else `default`."""
     if source.name:
         return source.name
-    paths = paths_of(source)
-    stem = _bare_name(paths[0]).stem if paths else source.split if isinstance(source, HubSource) else default
+    paths = [path for key in PATHS if hasattr(source, key) for path in _listed(getattr(source, key))]
+    stem = _bare_name(paths[0]).stem if paths else default
+    if isinstance(source, HubSource):
+        stem = source.split
+    if isinstance(source, SacrebleuSource):
+        stem = source.sacrebleu
+    if isinstance(source, UrlSource):
+        stem = _bare_name(Path(source.url)).stem
     return re.sub(r"[^\w.-]+", "_", stem).strip("._") or default

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_mt.atomic import read_json
+from transformer_mt.data.batching import Mixture
 from transformer_mt.errors import RunError
 
 VERSION = 1
@@ -29,10 +31,14 @@ class StoreWriter:
     def write(self, pairs: Iterable[tuple[list[int], list[int]]]) -> None:
         """Adds pairs of source and target ids, without `</s>`."""
         sides = [side for pair in pairs for side in pair]
-        ends = self._position + np.cumsum([len(side) for side in sides], dtype="<i8")
+        lengths = np.asarray([len(side) for side in sides], np.int64)
+        self.write_arrays(np.fromiter(chain.from_iterable(sides), np.int64), lengths)
+
+    def write_arrays(self, ids: NDArray[Any], lengths: NDArray[np.int64]) -> None:
+        """The same, of ids end to end and of how many each side (2 N,) has."""
+        ends = self._position + np.cumsum(lengths, dtype="<i8")
         offsets = np.roll(ends, 1)
         offsets[:1] = self._position
-        ids = np.fromiter(chain.from_iterable(sides), np.int64)
         if len(ids) and int(ids.max()) > np.iinfo(self._type).max:
             raise ValueError(f"id {ids.max()} in a store for {self._type}")
         self._ids.write(ids.astype(self._type).tobytes())
@@ -80,6 +86,12 @@ class Store:
         if entries % 2 == 0 or int(self._offsets[-1]) * kind.itemsize != ids.stat().st_size:
             raise RunError(f"{index} and {ids} do not belong together, or one of them was cut off")
         self._ids: NDArray[Any] = np.asarray(mapped(ids, kind, int(self._offsets[-1])))
+        origins = read_json(folder / f"{name}.sources.json") or []
+        weights = tuple(float(origin["weight"]) for origin in origins)
+        self.mixture = Mixture(tuple(int(origin["end"]) for origin in origins), weights)
+        """How often an epoch has each pair; for `epoch_batches`."""
+        if not origins:  # of validation pairs, and where the sources are not known
+            self.mixture = Mixture((len(self),), (1.0,))
 
     def __len__(self) -> int:
         return len(self._offsets) // 2

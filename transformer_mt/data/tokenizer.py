@@ -2,19 +2,18 @@
 
 import io
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import sentencepiece
 
 from transformer_mt.config import Tokenizer as Settings
-from transformer_mt.data.batching import mix
 from transformer_mt.data.clean import normalize
+from transformer_mt.data.drawing import drawn_evenly
+from transformer_mt.data.sides import BLANK, Side, SideWithVocabulary
 from transformer_mt.errors import UserError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -24,8 +23,10 @@ VOCABULARY = "vocabulary.json"
 """The file that holds the pieces by id where these are not the SentencePiece models' own."""
 LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 LANGUAGE = re.compile(">>.+<<")
-HASHED_LINES = 1 << 16
-THREADS = os.cpu_count() or 1
+BYTE_PIECE = re.compile("<0x[0-9A-Fa-f]{2}>")
+LEARNING_THREADS = 16
+"""Threads that learn, however many processors there are: which sums SentencePiece's unigram algorithm rounds depends on
+their number, and so would the pieces; and it writes the number into the model."""
 
 
 @dataclass
@@ -41,8 +42,15 @@ class Learned:
     """Lines left out because they are longer than tokenizer.max_line_bytes."""
 
 
-def learn(lines: Iterable[str], count: int, settings: Settings, seed: int) -> Learned:
-    """Learns a model from normalised lines, of which there are `count`; at most sample_lines of them are used."""
+def learn(lines: Iterable[str], count: int, settings: Settings, seed: int, symbols: Sequence[str] = ()) -> Learned:
+    """Learns a model from normalised lines, of which there are `count`; at most sample_lines of them are used.
+
+    Each of `symbols` is one piece wherever it stands in a text, also in one that was not meant to ask for it; no other
+    piece reaches into it. What is learned depends on these arguments alone: not on processors, threads or machines.
+    """
+    symbols = list(dict.fromkeys(symbols))
+    if problems := symbol_problems(symbols, settings):
+        raise UserError(*problems)
     result = Learned(b"", count, 0, 0)
     model = io.BytesIO()
     try:
@@ -56,10 +64,11 @@ def learn(lines: Iterable[str], count: int, settings: Settings, seed: int) -> Le
             remove_extra_whitespaces=False,
             byte_fallback=settings.byte_fallback,
             character_coverage=settings.character_coverage,
+            user_defined_symbols=symbols,
             input_sentence_size=settings.sample_lines,
             shuffle_input_sentence=True,
             max_sentence_length=settings.max_line_bytes,
-            num_threads=THREADS,
+            num_threads=LEARNING_THREADS,
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,
@@ -67,22 +76,55 @@ def learn(lines: Iterable[str], count: int, settings: Settings, seed: int) -> Le
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
-        raise _explained(str(error), result, settings) from None
+        raise _explained(str(error), result, settings, len(symbols)) from None
     result.model = model.getvalue()
     return result
 
 
+def symbol_problems(symbols: Sequence[str], settings: Settings) -> list[str]:
+    """Why a learned vocabulary cannot have these symbols, in sentences for people; [] if it can."""
+    key = "tokenizer.symbols and tags of sources"
+    problems = [f"{key}: {problem}" for symbol in symbols if (problem := _symbol_problem(symbol))]
+    others = len(SPECIAL_PIECES) + (256 if settings.byte_fallback else 0)
+    if len(symbols) + others > settings.vocabulary_size:
+        bytes_too = " and 256 bytes" if settings.byte_fallback else ""
+        problems.append(
+            f"{key}: found {len(symbols)}, too many for tokenizer.vocabulary_size {settings.vocabulary_size}, "
+            f"which has to hold {len(SPECIAL_PIECES)} special pieces{bytes_too} too"
+        )
+    return problems
+
+
+def _symbol_problem(symbol: str) -> str | None:
+    if not symbol or any(character.isspace() for character in symbol):
+        return f"found {symbol!r}, wanted a word without white space"
+    if BLANK in symbol:
+        return f"found {symbol!r}, wanted one without {BLANK}, which stands for a blank"
+    if symbol in SPECIAL_PIECES:
+        return f"found {symbol!r}, a special piece, which no text may become"
+    if BYTE_PIECE.fullmatch(symbol):
+        return f"found {symbol!r}, which stands for a byte"
+    if normalize(symbol) != symbol:
+        return f"found {symbol!a}, which no text holds after it is cleaned: it is {normalize(symbol)!a} there"
+    return None
+
+
+def missing_symbols(
+    model: Path | sentencepiece.SentencePieceProcessor, symbols: Iterable[str], *, target: bool = True
+) -> list[str]:
+    """Those of the symbols that are not one piece, where they stand by themselves, of a model that was given.
+
+    model: a SentencePiece model with our special ids, or the folder of a tokenizer. Of a folder both languages are
+    asked, or the source language alone, which is the one that tags are for.
+    """
+    sides = Tokenizer(model).sides if isinstance(model, Path) else (Side(model, UNK),)
+    asked = sides if target else sides[:1]
+    return [symbol for symbol in dict.fromkeys(symbols) if not all(side.is_one_piece(symbol) for side in asked)]
+
+
 def _sampled(lines: Iterable[str], result: Learned, settings: Settings, seed: int) -> Iterator[str]:
-    """Draws lines evenly over the whole corpus, by a hash of their number."""
-    share = min(1.0, settings.sample_lines / max(1, result.lines))
-    limit = int(share * ((1 << 64) - 1))
-    for number, line in enumerate(lines):
-        if share < 1:
-            if number % HASHED_LINES == 0:
-                block = np.arange(number, number + HASHED_LINES, dtype=np.uint64)
-                drawn = (mix(seed, block) <= np.uint64(limit)).tolist()
-            if not drawn[number % HASHED_LINES]:
-                continue
+    """Draws lines evenly over the whole corpus, and counts them."""
+    for line in drawn_evenly(lines, result.lines, settings.sample_lines, seed):
         if len(line.encode()) > settings.max_line_bytes:
             result.too_long += 1
         else:
@@ -90,7 +132,7 @@ def _sampled(lines: Iterable[str], result: Learned, settings: Settings, seed: in
             yield line
 
 
-def _explained(message: str, result: Learned, settings: Settings) -> UserError:
+def _explained(message: str, result: Learned, settings: Settings, symbols: int) -> UserError:
     """SentencePiece's refusals in our key's names."""
     size = settings.vocabulary_size
     if limit := re.search(r"too high.*<= (\d+)", message):
@@ -101,9 +143,10 @@ def _explained(message: str, result: Learned, settings: Settings) -> UserError:
     if limit := re.search(
         r"vocabulary size is too small.*?(\d+)\D*$|smaller than required_chars\D*\d+ vs (\d+)", message, re.I
     ):
+        named = f", {symbols} of tokenizer.symbols and tags" if symbols else ""
         return UserError(
             f"tokenizer.vocabulary_size: found {size}, too small for the {limit[1] or limit[2]} pieces that "
-            "must be there: characters of the corpus, special pieces and, with byte_fallback, 256 bytes "
+            f"must be there: characters of the corpus, special pieces{named} and, with byte_fallback, 256 bytes "
             "(raise it, or lower tokenizer.character_coverage)"
         )
     if not result.sampled:
@@ -185,94 +228,6 @@ def write_vocabulary(path: Path, vocabularies: Sequence[list[str]]) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", "utf-8")
 
 
-class _Side:
-    """One language's SentencePiece model, with its own ids."""
-
-    def __init__(self, processor: sentencepiece.SentencePieceProcessor) -> None:
-        self.processor = processor
-
-    @property
-    def size(self) -> int:
-        return int(self.processor.get_piece_size())
-
-    def piece(self, number: int) -> str:
-        return str(self.processor.id_to_piece(number))
-
-    def number(self, piece: str) -> int:
-        """The id of a piece, unk where there is no such piece."""
-        return int(self.processor.piece_to_id(piece))
-
-    def text_pieces(self, line: str) -> list[str]:
-        """Pieces of a normalised line, unknown ones as they are."""
-        return self.processor.encode(line, out_type=str)  # type: ignore[no-any-return]
-
-    def encode(self, lines: list[str]) -> list[list[int]]:
-        """Ids of normalised lines."""
-        return self.processor.encode(lines, num_threads=THREADS)  # type: ignore[no-any-return]
-
-    def join(self, pieces: Sequence[str]) -> str:
-        """The text that pieces of text make."""
-        return str(self.processor.decode(list(pieces)))
-
-    def language(self, line: str) -> str:
-        """What a line begins with that asks for a language."""
-        return ""
-
-    def decode(self, ids: list[int]) -> str:
-        """The text of ids, none of them unk."""
-        return str(self.processor.decode(ids))
-
-
-class _SideWithVocabulary(_Side):
-    """One language's SentencePiece model that only cuts text; which id a piece has is for a vocabulary to say.
-
-    A line may begin with a piece such as `>>deu<<`, which tells a model of several languages the one that is wanted:
-    that piece is none of SentencePiece's.
-    """
-
-    def __init__(self, processor: sentencepiece.SentencePieceProcessor, pieces: list[str]) -> None:
-        super().__init__(processor)
-        self._pieces = pieces
-        self._numbers = {piece: number for number, piece in enumerate(pieces) if number not in (PAD, BOS, EOS)}
-
-    @property
-    def size(self) -> int:
-        return len(self._pieces)
-
-    def piece(self, number: int) -> str:
-        return self._pieces[number]
-
-    def number(self, piece: str) -> int:
-        return self._numbers.get(piece, UNK)
-
-    def text_pieces(self, line: str) -> list[str]:
-        return self._cut([line])[0]
-
-    def encode(self, lines: list[str]) -> list[list[int]]:
-        number = self._numbers.get
-        return [[number(piece, UNK) for piece in pieces] for pieces in self._cut(lines)]
-
-    def join(self, pieces: Sequence[str]) -> str:
-        return super().join(pieces).replace("▁", " ").strip()  # a piece unknown to SentencePiece keeps its mark
-
-    def decode(self, ids: list[int]) -> str:
-        return self.join([self._pieces[number] for number in ids])
-
-    def language(self, line: str) -> str:
-        return "".join(self._language(line)[0])
-
-    def _cut(self, lines: Sequence[str]) -> list[list[str]]:
-        languages, texts = zip(*map(self._language, lines), strict=True) if lines else ((), ())
-        found = self.processor.encode(list(texts), out_type=str, num_threads=THREADS)
-        return [[*language, *pieces] for language, pieces in zip(languages, found, strict=True)]
-
-    def _language(self, line: str) -> tuple[list[str], str]:
-        """The piece that asks for a language, if a line begins with one, and the rest of the line."""
-        end = line.find("<<") + 2 if line.startswith(">>") else 0
-        known = end > 2 and line[:end] in self._numbers
-        return ([line[:end]], line[end:].lstrip()) if known else ([], line)
-
-
 class Tokenizer:
     """Both languages' models: lines to ids and ids to lines."""
 
@@ -280,16 +235,22 @@ class Tokenizer:
         shared, vocabulary = folder / "spm.model", folder / VOCABULARY
         self.files = [shared] if shared.is_file() else [folder / "source.model", folder / "target.model"]
         """All that its behaviour depends on."""
-        sides: list[_Side]
+        sides: list[Side]
         self.has_vocabulary = vocabulary.is_file()
         """Whether a vocabulary.json says which id a piece has: then SentencePiece's own ids mean nothing."""
         if self.has_vocabulary:
             processors, pieces = [read_processor(path) for path in self.files], read_vocabulary(vocabulary)
-            sides = [_SideWithVocabulary(processors[place], pieces[place]) for place in (0, -1)]
+            never = (PAD, BOS, EOS)
+            sides = [SideWithVocabulary(processors[place], UNK, pieces[place], never) for place in (0, -1)]
             self.files.append(vocabulary)
         else:
-            sides = [_Side(load_model(path)) for path in self.files]
+            sides = [Side(load_model(path), UNK) for path in self.files]
         self._source, self._target = sides[0], sides[-1]
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Source and target, for what treats both languages alike; they want lines that are normalised."""
+        return self._source, self._target
 
     @property
     def models(self) -> tuple[sentencepiece.SentencePieceProcessor, sentencepiece.SentencePieceProcessor]:
@@ -311,7 +272,7 @@ class Tokenizer:
 
     def source_pieces(self) -> list[str]:
         """The pieces of the source vocabulary, by id."""
-        return [self._source.piece(number) for number in range(self.source_size)]
+        return self._source.pieces()
 
     def languages(self) -> list[str]:
         """The pieces by which a line asks a model of several languages for one of them, such as `>>deu<<`."""
@@ -320,7 +281,7 @@ class Tokenizer:
 
     def target_pieces(self) -> list[str]:
         """The pieces of the target vocabulary, by id."""
-        return [self._target.piece(number) for number in range(self.target_size)]
+        return self._target.pieces()
 
     def source_text_pieces(self, line: str) -> list[str]:
         """The pieces of a line of the source language as its own text, unknown ones too."""

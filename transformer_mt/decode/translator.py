@@ -98,6 +98,11 @@ class Translator:
         loaded = folder.load(Path(path), pick_device(device), getattr(torch, precision))
         return cls(loaded.model, loaded.tokenizer, settings or loaded.decoding, loaded.start)
 
+    @property
+    def most_pieces(self) -> int:
+        """Pieces of a line that are read together, at most: one that has more is translated in parts, or cut."""
+        return min(self.engine.positions - 1, self.settings.max_source_tokens or sys.maxsize)
+
     def translate(
         self,
         lines: Sequence[str],
@@ -154,7 +159,7 @@ class Translator:
         self, lines: Sequence[str], begins: Sequence[list[int]], required: Finder | None, first: int
     ) -> list["_Part"]:
         """What is translated by itself: the lines that are not blank, or their sentences, as ids that may be read."""
-        most = min(self.engine.positions - 1, self.settings.max_source_tokens or sys.maxsize)
+        most = self.most_pieces
         parts = []
         for number, ids in enumerate(self.tokenizer.encode_source(lines)):
             paragraph = self._paragraph(lines[number], ids, most)

@@ -2,6 +2,9 @@
 
 It holds what happens to a line one step after the other: our own cleaning, SentencePiece's normalisation, its
 algorithm, `</s>` behind it; and the way back. Patterns are in Oniguruma's dialect.
+
+User-defined symbols are each one character there, a mark that no text has, so that nothing is merged with a part of
+them; what a person reads and writes are the symbols.
 """
 
 import re
@@ -26,6 +29,8 @@ FIRST, UNKNOWN, APART = "\x02", "\x03", "\x01"
 
 No text has them, since `normalize` drops them.
 """
+MARKS = [*map(chr, [*range(0x04, 0x09), *range(0x0E, 0x1C), *range(0x7F, 0x85), *range(0x86, 0xA0)])]
+"""Marks for user-defined symbols: further characters that `normalize` drops."""
 LIMITS = (
     "Three kinds of text are cut or written another way than by transformer-mt itself: combining marks that Unicode "
     "has since version 10, where they are out of order; joiners in four and more places of one run of combining marks; "
@@ -39,13 +44,14 @@ COMPATIBILITY = (
     "A compatibility character that stands for several others, such as a ligature, is composed with an accent behind "
     "it, where SentencePiece leaves the accent by itself."
 )
+SYMBOLS = (
+    "Among the names of its tokens a symbol such as {symbol} is one control character; texts have the symbol itself."
+)
 _ROUNDING = 1e-5
 """How far two sums of scores, by themselves, may be apart where rounding decides."""
 _EXAMPLES = 5
 _LAST_CHARACTER = 0x32000
 """No character beyond it is changed by any normalisation."""
-_SMALLEST = 2.0**-126
-"""The score that SentencePiece's unigram model counts from for user-defined symbols, where no other is above it."""
 
 
 def obstacles(tokenizer: Tokenizer) -> list[str]:
@@ -64,7 +70,9 @@ def limits(tokenizer: Tokenizer) -> list[str]:
     """What such a tokenizer.json does another way, one sentence or two for each case."""
     model = read_model(tokenizer.models[0].serialized_model_proto())
     cases = [(LIMITS, True), (ROUNDING, model.algorithm == "unigram"), (COMPATIBILITY, bool(model.character_map))]
-    return [text for text, holds in cases if holds]
+    symbols = _Rules(model).of_type(USER_DEFINED)
+    told = [SYMBOLS.format(symbol=symbols[0])] if symbols else []
+    return [text for text, holds in cases if holds] + told
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int, unknown_marker: str = "⁇") -> None:
@@ -120,9 +128,22 @@ class _Rules:
     model: Model
 
     @cached_property
+    def marks(self) -> dict[str, str]:
+        """The marks that stand for user-defined symbols, longer symbols first: SentencePiece takes the longest."""
+        return dict(zip(sorted(self.of_type(USER_DEFINED), key=len, reverse=True), MARKS, strict=False))
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The pieces by id, as tokenizers has them."""
+        return [
+            self.marks.get(piece, piece) if kind == USER_DEFINED else piece
+            for piece, kind in zip(self.model.pieces, self.model.types, strict=True)
+        ]
+
+    @cached_property
     def known(self) -> list[str]:
         """Characters that are pieces by themselves."""
-        return [piece for piece in self.of_type(NORMAL, USER_DEFINED) if len(piece) == 1]
+        return [*(piece for piece in self.of_type(NORMAL) if len(piece) == 1), *self.marks.values()]
 
     def of_type(self, *types: int) -> list[str]:
         """The pieces of some types, by id."""
@@ -131,18 +152,22 @@ class _Rules:
     def obstacles(self, tokenizer: Tokenizer) -> list[str]:
         """As the function of this name."""
         model, known = self.model, {*self.known}
-        text_pieces = self.of_type(NORMAL, USER_DEFINED)
-        lone = [piece for piece in text_pieces if not known.issuperset(piece)]
+        lone = [piece for piece in self.of_type(NORMAL) if not known.issuperset(piece)]
         symbols = self.of_type(USER_DEFINED)
         names = [piece for piece in [*self.of_type(CONTROL, BYTE), model.pieces[UNK]] if len(piece) < 2]
-        marked = [piece for piece in model.pieces if {FIRST, UNKNOWN, APART, "\n"}.intersection(piece)]
+        marked = [piece for piece in model.pieces if {FIRST, UNKNOWN, APART, *MARKS, "\n"}.intersection(piece)]
         found = [
             (model.algorithm not in ("BPE", "unigram"), f"found a {model.algorithm} model, wanted BPE or unigram"),
             (UNUSED in model.types, f"found pieces marked as unused: {_some(self.of_type(UNUSED))}"),
             (
-                bool(symbols) and (model.algorithm == "BPE" or bool(model.character_map)),
-                f"user-defined symbols, {_some(symbols)}: tokenizers can only have them in a unigram model whose "
-                "normalisation is identity",
+                bool(symbols) and bool(model.character_map),
+                f"user-defined symbols, {_some(symbols)}: tokenizers can only have them where the normalisation is "
+                "identity",
+            ),
+            (len(symbols) > len(MARKS), f"found {len(symbols)} user-defined symbols, wanted {len(MARKS)} at most"),
+            (
+                bool(overlapping := _overlapping(symbols[: len(MARKS)])),
+                f"user-defined symbols that may overlap in a text, {_some(overlapping)}",
             ),
             (bool(lone), f"pieces with a character that is no piece itself, {_some(lone)}: there is no way to them"),
             (bool(names), f"special pieces of one character, {_some(names)}: tokenizers finds them in any text"),
@@ -229,6 +254,8 @@ class _Rules:
             yield normalizers.Prepend(BLANK)
         if self.model.folds_blanks:
             yield normalizers.Replace(regex(_pattern(rf"{BLANK}+\z")), "")  # a ▁ of the text too
+        for symbol, mark in self.marks.items():
+            yield normalizers.Replace(symbol, mark)
 
     def _unknown_runs(self) -> Iterator[Any]:
         """For a unigram model without bytes: one character for each run of unknown ones, which is one unknown piece.
@@ -243,7 +270,7 @@ class _Rules:
     def _algorithm(self) -> Any:
         models, model = optional("tokenizers", "huggingface").models, self.model
         if model.algorithm == "BPE":
-            vocabulary = {piece: number for number, piece in enumerate(model.pieces)}
+            vocabulary = {piece: number for number, piece in enumerate(self.pieces)}
             return models.BPE(
                 vocabulary,
                 self._merges(),
@@ -251,7 +278,7 @@ class _Rules:
                 fuse_unk=True,
                 byte_fallback=model.byte_fallback,
             )
-        return models.Unigram(list(zip(model.pieces, self._scores(), strict=True)), UNK, model.byte_fallback)
+        return models.Unigram(list(zip(self.pieces, self._scores(), strict=True)), UNK, model.byte_fallback)
 
     def _merges(self) -> list[tuple[str, str]]:
         """Each way to make a piece of two others, the piece of the highest score first."""
@@ -277,12 +304,8 @@ class _Rules:
         normal = [score for score, kind in zip(model.scores, model.types, strict=True) if kind == NORMAL]
         longest = max(map(len, [*self.of_type(CONTROL, BYTE), model.pieces[UNK]]))
         never = -2.0 * (longest + 1) * max(1.0, *map(abs, normal))
-        top = max(_SMALLEST, *normal)
-        scores = []
-        for piece, score, kind in zip(model.pieces, model.scores, model.types, strict=True):
-            symbol = len(piece.encode()) * top - 0.1
-            scores.append({NORMAL: score, USER_DEFINED: symbol}.get(kind, never))
-        return scores
+        scored = zip(model.scores, model.types, strict=True)
+        return [score if kind in (NORMAL, USER_DEFINED) else never for score, kind in scored]
 
     # Pieces to text
 
@@ -294,6 +317,8 @@ class _Rules:
         def replace(pattern: str, content: str) -> Any:
             return decoders.Replace(tokenizers.Regex(_pattern(pattern)), content)
 
+        for symbol, mark in self.marks.items():
+            yield decoders.Replace(mark, symbol)
         unknown = _characters(model.pieces[UNK])
         yield decoders.Replace(tokenizers.Regex(rf"\A{unknown}\z"), UNKNOWN)
         yield replace(rf"\A{BLANK}", FIRST)
@@ -312,6 +337,16 @@ class _Rules:
         ):  # fmt: skip
             yield replace(pattern, content)
         yield replace(LINE_BREAKS.pattern, " ")
+
+
+def _overlapping(symbols: Sequence[str]) -> list[str]:
+    """Symbols that begin as others end: the one that comes first in a text counts to SentencePiece."""
+    parts = [(symbol, [(symbol[:place], symbol[place:]) for place in range(1, len(symbol))]) for symbol in symbols]
+    return [
+        symbol
+        for symbol, cuts in parts
+        if {begin for begin, _ in cuts} & {end for other, ends in parts if other != symbol for _, end in ends}
+    ]
 
 
 def _some(pieces: Sequence[str]) -> str:

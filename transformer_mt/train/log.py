@@ -50,6 +50,10 @@ class Console:
         """From now on writes the lines to a log file too."""
         self._log = path.open("a", encoding="utf-8") if self.enabled else None
 
+    def __call__(self, text: str) -> None:
+        """The same as `line`."""
+        self.line(text)
+
     def line(self, text: str) -> None:
         """One line to the console (unless quiet) and to the log file."""
         if not self.enabled:

@@ -294,7 +294,8 @@ def batches_from(store: Store, settings: Training, progress: Progress) -> Iterat
         if settings.max_epochs is not None and epoch >= settings.max_epochs:
             return
         progress.epoch = epoch
-        for number, batch in enumerate(epoch_batches(lengths, settings.batch_tokens, settings.seed, epoch, segment)):
+        batches = epoch_batches(lengths, settings.batch_tokens, settings.seed, epoch, segment, store.mixture)
+        for number, batch in enumerate(batches):
             if number >= progress.batch:
                 yield batch
         progress.epoch, progress.batch = epoch + 1, 0

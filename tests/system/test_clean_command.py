@@ -1,0 +1,76 @@
+"""The `clean` command: the table, the file of what was dropped, and nothing written where nothing is wanted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.running import assert_plain, digests, inside, times, write_config, write_task
+
+
+@pytest.fixture
+def spoiled(tmp_path: Path) -> Path:
+    """A task of 100 pairs, ten of them no good and five the same on both sides."""
+    write_task(tmp_path, 100)
+    rows = [(tmp_path / f"train.{language}").read_text("utf-8").split("\n")[:100] for language in ("en", "de")]
+    rows[1] = [f"{line} zu" for line in rows[1]]
+    rows[0][:4] = [""] * 4
+    rows[1][10:13] = [" "] * 3
+    rows[0][20:23], rows[1][20:23] = rows[0][30:33], rows[1][30:33]
+    rows[0][40:45] = rows[1][40:45] = [f"ba same {number}" for number in range(5)]
+    for language, side in zip(("en", "de"), rows, strict=True):
+        (tmp_path / f"train.{language}").write_text("".join(f"{line}\n" for line in side), "utf-8")
+    write_config(tmp_path)
+    return tmp_path
+
+
+def test_the_table(spoiled: Path) -> None:
+    before = digests(spoiled)
+    done = inside(spoiled, "clean", "-c", "c.yaml", "--dry-run")
+    assert done.exit_code == 0, done.stderr
+    assert_plain(done.stderr)
+    assert digests(spoiled) == before and not (spoiled / "run").exists()
+    rows = {line.split()[0]: line.split() for line in done.stdout.split("\n") if "%" in line}
+    assert rows["100"] == ["100", "pairs", "read,", "90", "kept", "(90.00%)"]
+    assert rows["empty_source"] == ["empty_source", "always", "on", "4", "4.00%"]
+    assert rows["empty_target"][-2:] == ["3", "3.00%"] and rows["too_many_words"][-2:] == ["0", "0.00%"]
+    assert rows["duplicate"] == ["duplicate", "deduplicate", "true", "3", "3.00%"]
+    assert rows["identical"] == ["identical", "remove_identical", "false:", "would", "drop", "5", "5.00%"]
+    examples = done.stdout.partition("\nidentical:\n")[2].split("\n")[:9]
+    assert examples[::3] == [f"  train.en + train.de, line {number}" for number in (41, 42, 43)]
+    assert examples[1] == examples[2] == "    ba same 0"
+    assert "direction: " in done.stdout
+
+
+def test_without_dry_run_the_corpus_is_made_and_told_again(spoiled: Path) -> None:
+    first = inside(spoiled, "clean", "-c", "c.yaml")
+    assert first.exit_code == 0 and (spoiled / "run/corpus/train.en").is_file()
+    before = times(spoiled)
+    again = inside(spoiled, "clean", "-c", "c.yaml")
+    assert again.stdout == first.stdout and "up to date" in again.stderr and times(spoiled) == before
+    record = json.loads(inside(spoiled, "clean", "-c", "c.yaml", "--json").stdout)
+    assert record["train"]["dropped"] == {"empty_source": 4, "empty_target": 3, "duplicate": 3}
+    kept = (spoiled / "run/corpus/train.en").read_text("utf-8").count("\n")
+    assert kept == record["train"]["pairs"] == 90
+    done = inside(spoiled, "clean", "-c", "c.yaml", "--set", "data.cleaning.remove_identical=true")
+    assert "85 kept" in done.stdout and "remove_identical true" in done.stdout
+
+
+def test_what_is_dropped_is_kept_with_its_reason(spoiled: Path) -> None:
+    rejected = spoiled / "rejected.jsonl"
+    rejected.write_text("older\n", "utf-8")
+    done = inside(spoiled, "clean", "-c", "c.yaml", "--dry-run", "--rejected", str(rejected))
+    assert done.exit_code == 0, done.stderr
+    rows = [json.loads(line) for line in rejected.read_text("utf-8").split("\n")[:-1]]
+    assert [(row["reason"], row["line"]) for row in rows] == [
+        *(("empty_source", line) for line in range(1, 5)), *(("empty_target", line) for line in range(11, 14)),
+        *(("duplicate", line) for line in range(31, 34)),
+    ]  # fmt: skip
+    assert rows[0]["target"] and rows[0]["file"] == "train.en + train.de"
+    (spoiled / "train.de").write_bytes(b"\xff\n" * 100)
+    failed = inside(spoiled, "clean", "-c", "c.yaml", "--dry-run", "--rejected", str(rejected))
+    assert failed.exit_code == 2 and len(rejected.read_text("utf-8").split("\n")) == 11
+    assert not list(spoiled.glob(".*partial"))
+    for place, words in ((spoiled, "is a folder"), (spoiled / "no/r.jsonl", "there is no folder")):
+        done = inside(spoiled, "clean", "-c", "c.yaml", "--rejected", str(place))
+        assert done.exit_code == 2 and words in done.stderr

@@ -1,0 +1,79 @@
+"""Chunks shared out among processes: order, failures, and ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from transformer_mt.data.parallel import in_order
+from transformer_mt.errors import RunError, UserError
+
+
+def make(factor: int) -> Callable[[int], tuple[int, int]]:
+    return partial(work, factor)
+
+
+def work(factor: int, chunk: int) -> tuple[int, int]:
+    if chunk == 13:
+        raise UserError("line 13")
+    if chunk == 14:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.02 * (chunk % 3))  # so that they end in another order
+    return factor * chunk, os.getpid()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 10])
+def test_results_come_in_order(workers: int, count: int) -> None:
+    results = list(in_order(partial(make, 3), range(count), workers))
+    assert [value for value, _ in results] == [3 * chunk for chunk in range(count)]
+    processes = {process for _, process in results}
+    assert len(processes - {os.getpid()}) == (min(workers, count) if workers > 1 and count > 1 else 0)
+
+
+def test_what_is_raised_there_is_raised_here() -> None:
+    with pytest.raises(UserError, match=r"^line 13$"):
+        list(in_order(partial(make, 1), range(10, 20), 2))
+    with pytest.raises(RunError, match="a process that prepares text is gone: signal 9 ended it"):
+        list(in_order(partial(make, 1), [1, 14, 2], 2))
+
+
+def test_what_the_chunks_raise_ends_the_processes() -> None:
+    def chunks() -> Iterator[int]:
+        yield from range(5)
+        raise UserError("no more")
+
+    with pytest.raises(UserError, match="no more"):
+        list(in_order(partial(make, 1), chunks(), 2))
+
+
+def test_large_chunks_and_results_do_not_wait_for_each_other() -> None:
+    chunks = [bytes([number]) * (1 << 22) for number in range(6)]
+    assert list(in_order(same, chunks, 2)) == chunks
+
+
+def same() -> Callable[[bytes], bytes]:
+    return bytes
+
+
+def test_processes_end_with_a_parent_that_is_killed() -> None:
+    program = (
+        "import os, time\nfrom functools import partial\nfrom tests.unit.test_parallel import make\n"
+        "from transformer_mt.data.parallel import in_order\n"
+        "if __name__ == '__main__':\n"
+        "    for _, process in in_order(partial(make, 1), range(100_000), 2):\n        print(process, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        workers = {int(parent.stdout.readline()) for _ in range(2)}
+        parent.kill()
+    assert len(workers) == 2
+    limit = time.monotonic() + 30
+    while any(os.path.exists(f"/proc/{worker}") for worker in workers):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
