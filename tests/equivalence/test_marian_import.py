@@ -381,7 +381,7 @@ def test_what_differs_gets_no_folder(plain: Path, tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(marian, "load_weights", lambda model, tensors, path: None)
     else:
         monkeypatch.setattr(
-            "transformer_mt.data.tokenizer._SideWithVocabulary.encode", lambda self, lines: [[5] for _ in lines]
+            "transformer_mt.data.sides.SideWithVocabulary.encode", lambda self, lines: [[5] for _ in lines]
         )
     with pytest.raises(RunError, match="nothing was kept of it"):
         import_marian(plain, tmp_path / "ours")

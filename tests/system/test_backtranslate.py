@@ -212,6 +212,31 @@ def test_killed_and_run_again(
     check_as_in_a_quiet_run(text, quiet_run)
 
 
+HALF = """
+import os, signal
+from pathlib import Path
+calls = []
+def write_bytes(self, content, write_bytes=Path.write_bytes):
+    calls.append(self)
+    if len(calls) == 4:
+        write_bytes(self, content[: len(content) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_bytes(self, content)
+Path.write_bytes = write_bytes
+"""
+
+
+def test_killed_with_half_a_block_on_the_disk(
+    trained: Trained, text: Path, quiet_run: dict[str, bytes], asked: list[int]
+) -> None:
+    killed = command(*arguments(trained), cwd=text, env=patched(text, HALF))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(list((text / "bt.tsv.parts").glob(".*.partial"))) == 1
+    made(trained, text)
+    assert asked == [24, 36]
+    check_as_in_a_quiet_run(text, quiet_run)
+
+
 def test_terminated_and_run_again(trained: Trained, text: Path, quiet_run: dict[str, bytes], asked: list[int]) -> None:
     code = KILLED.replace("SIGKILL", "SIGTERM").format(call=7)
     stopped = command(*arguments(trained), cwd=text, env=patched(text, code))
@@ -385,7 +410,7 @@ def test_a_block_that_was_put_there_by_another_work_is_found(trained: Trained, t
 def test_a_damaged_block_is_found_and_made_anew(trained: Trained, text: Path, quiet_run: dict[str, bytes]) -> None:
     made(trained, text, "--shard", "1/2")
     block = text / "bt.tsv.parts" / "00000002.part"
-    block.write_bytes(block.read_bytes().replace(b"ba", b"bu", 1))
+    block.write_bytes(block.read_bytes()[:-1] + b"a\n")
     assert "00000002.part is damaged" in refused(trained, text)
     block.write_bytes(b"")
     assert "00000002.part is damaged" in refused(trained, text)

@@ -25,12 +25,15 @@ from transformer_mt.data.corpus import ORIGINS, sides
 from transformer_mt.data.parallel import cores, in_order
 from transformer_mt.data.shards import Parts, Share
 from transformer_mt.data.store import StoreWriter
+from transformer_mt.data.vocabulary_report import report_of_run, short_lines
 from transformer_mt.errors import UserError
 from transformer_mt.progress import Progress
 
 Say = Callable[[str], None]
 CHUNK_PAIRS = 20_000
 SHOWN_LINES = 5
+REPORTED_LINES = 20_000
+"""Lines of each language that the report of a new vocabulary looks at."""
 
 
 def check_sources(config: Config) -> None:
@@ -60,6 +63,8 @@ def _problems_of_tokenizer(config: Config) -> list[str]:
                     BpeDropout(model)
             except UserError as failure:
                 problems += [f"tokenizer.{key}: {message}" for message in failure.messages]
+    if not (settings.model or settings.source_model):
+        problems += subwords.symbol_problems(_symbols(config), settings)
     if settings.vocabulary:
         try:
             if settings.shared != (len(subwords.read_vocabulary(settings.vocabulary)) == 1):
@@ -91,26 +96,39 @@ def learn_tokenizer(config: Config, corpus: Path, pairs: int, folder: Path, say:
         if given:
             (folder / name).write_bytes(given.read_bytes())
             say(f"{name}: taken from {given}")
-            continue
-        lines = (files.text_of(line) for path in texts for line in files.lines(path))
-        learned = subwords.learn(lines, pairs * len(texts), settings, seed=1)
-        (folder / name).write_bytes(learned.model)
-        size = subwords.load_model(folder / name).get_piece_size()
-        record[name] = {
-            "pieces": size,
-            "lines": learned.lines,
-            "sampled": learned.sampled,
-            "too_long": learned.too_long,
-        }
-        say(
-            f"{name}: {settings.algorithm}, {size} pieces, normalization {settings.normalization}, "
-            f"sampled {learned.sampled} of {learned.lines} lines"
-        )
-        if learned.too_long:
-            lines_are = "line" if learned.too_long == 1 else "lines"
-            limit = f"{settings.max_line_bytes} bytes"
-            say(f"warning: {learned.too_long} {lines_are} longer than {limit} left out of learning")
-    return record
+        else:
+            record[name] = _learned(config, texts, pairs, folder / name, say)
+    if missing := subwords.missing_symbols(folder, _symbols(config), target=False):
+        say(f"warning: of the tags and symbols {', '.join(missing)} are not one piece of the given model")
+    found = report_of_run(corpus, folder, config.languages, REPORTED_LINES)
+    for line in short_lines(found):
+        say(line)
+    return record | {"report": found}
+
+
+def _learned(config: Config, texts: list[Path], pairs: int, path: Path, say: Say) -> dict[str, Any]:
+    """Learns one model from the lines of some files; what came of it, for the record."""
+    settings = config.tokenizer
+    lines = (files.text_of(line) for text in texts for line in files.lines(text))
+    symbols = settings.symbols if path.name == "target.model" else _symbols(config)
+    learned = subwords.learn(lines, pairs * len(texts), settings, seed=1, symbols=symbols)
+    path.write_bytes(learned.model)
+    size = subwords.load_model(path).get_piece_size()
+    say(
+        f"{path.name}: {settings.algorithm}, {size} pieces, normalization {settings.normalization}, "
+        f"sampled {learned.sampled} of {learned.lines} lines"
+    )
+    if learned.too_long:
+        lines_are = "line" if learned.too_long == 1 else "lines"
+        limit = f"{settings.max_line_bytes} bytes"
+        say(f"warning: {learned.too_long} {lines_are} longer than {limit} left out of learning")
+    return {"pieces": size, "lines": learned.lines, "sampled": learned.sampled, "too_long": learned.too_long}
+
+
+def _symbols(config: Config) -> list[str]:
+    """Words that are to be one piece of the source language each: those of the configuration, and tags of sources."""
+    tags = [source.tag for source in config.data.train if source.tag]
+    return list(dict.fromkeys([*config.tokenizer.symbols, *tags]))
 
 
 def encode_corpus(
@@ -239,6 +257,8 @@ class Encoder:
     def __init__(self, tokenizer: Path, max_tokens: int, *, cut: bool) -> None:
         """Sides of more than `max_tokens` ids, `</s>` counted, are cut, or their pairs left out."""
         self._models, self._room, self._cut = subwords.Tokenizer(tokenizer), max_tokens - 1, cut
+        for side in self._models.sides:
+            side.threads = 1  # there is a process a core
 
     def __call__(self, lines: _Lines) -> Encoded:
         """The ids of some lines."""

@@ -20,6 +20,8 @@ class Side:
         """`unknown`: the id of what is no piece."""
         self.processor = processor
         self.unknown = unknown
+        self.threads = THREADS
+        """That cut many lines at a time."""
 
     @property
     def size(self) -> int:
@@ -55,7 +57,7 @@ class Side:
 
     def encode(self, lines: list[str]) -> list[list[int]]:
         """Ids of lines."""
-        return self.processor.encode(lines, num_threads=THREADS)  # type: ignore[no-any-return]
+        return self.processor.encode(lines, num_threads=self.threads)  # type: ignore[no-any-return]
 
     def join(self, pieces: Sequence[str]) -> str:
         """The text that pieces of text make."""
@@ -130,7 +132,7 @@ class SideWithVocabulary(Side):
 
     def _cut(self, lines: Sequence[str]) -> list[list[str]]:
         languages, texts = zip(*map(self._language, lines), strict=True) if lines else ((), ())
-        found = self.processor.encode(list(texts), out_type=str, num_threads=THREADS)
+        found = self.processor.encode(list(texts), out_type=str, num_threads=self.threads)
         return [[*language, *pieces] for language, pieces in zip(languages, found, strict=True)]
 
     def _language(self, line: str) -> tuple[list[str], str]:
