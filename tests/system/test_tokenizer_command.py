@@ -239,3 +239,57 @@ def test_a_tokenizer_needs_no_torch(prepared: Path) -> None:
     for arguments in (("inspect", "-m", "run", "ba"), ("report", "-c", "c.yaml")):
         loaded = modules(prepared, "tokenizer", *arguments)
         assert "sentencepiece" in loaded and not loaded & {"torch", "datasets", "transformers"}
+
+
+# Symbols and tags, from the configuration to a translation
+
+
+def tagged(folder: Path, **tokenizer: Any) -> None:
+    """A configuration with a tagged source, a symbol, and text that holds both."""
+    write_task(folder)
+    rows = (folder / "train.en").read_text().splitlines()
+    (folder / "made.en").write_text("".join(f"{row} <url>\n" for row in rows[::-1]))
+    (folder / "made.de").write_text("".join(f"<url> {row}\n" for row in (folder / "train.de").read_text().split("\n")))
+    (folder / "made.de").write_text("".join((folder / "made.de").read_text().splitlines(True)[-2::-1]))
+    made = {"source": "made.en", "target": "made.de", "tag": "<bt>"}
+    data = {"train": [{"source": "train.en", "target": "train.de"}, made]}
+    write_config(folder, data=data, tokenizer={"symbols": ["<url>", "<a,b>"], **tokenizer})
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_symbols_and_tags_are_one_piece_from_text_to_translation(tmp_path: Path, algorithm: str) -> None:
+    tagged(tmp_path, algorithm=algorithm)
+    said = train(tmp_path)
+    assert "warning" not in said
+    (found,) = map(json.loads, told(tmp_path, "inspect", "-m", "run", "--json", "<bt> ba<a,b>do <url>").splitlines())
+    assert [piece for piece in found["pieces"] if "<" in piece] == ["<bt>", "<a,b>", "<url>"]
+    assert found["unknown"] == [] and min(found["ids"]) >= 4
+    shown = told(tmp_path, "inspect", "-c", "c.yaml", "--side", "target", "<url> ba").split("\t")[0].split()
+    assert shown[:2] == ["▁", "<url>"]
+    done = command("translate", "-m", "run", "--strict", cwd=tmp_path, stdin=b"<bt> ba do <url>\n")
+    assert len(done.stdout.splitlines()) == 1 and "unknown" not in done.stderr
+
+
+def test_symbols_that_cannot_be_are_refused_before_any_work(tmp_path: Path) -> None:
+    tagged(tmp_path, symbols=["</s>", "<0x41>"])
+    done = inside(tmp_path, "tokenize", "-c", "c.yaml")
+    assert done.exit_code == 2 and done.stderr.splitlines() == [
+        "error: tokenizer.symbols and tags of sources: found '</s>', a special piece, which no text may become",
+        "error: tokenizer.symbols and tags of sources: found '<0x41>', which stands for a byte",
+    ]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_given_model_without_the_tag_is_told(tmp_path: Path) -> None:
+    tagged(tmp_path)
+    assert inside(tmp_path, "tokenize", "-c", "c.yaml").exit_code == 0
+    shutil.copy(tmp_path / "run" / "tokenizer" / "spm.model", tmp_path / "tagged.model")
+    write_config(tmp_path, tokenizer={"symbols": []})
+    assert inside(tmp_path, "tokenize", "-c", "c.yaml").exit_code == 0
+    shutil.copy(tmp_path / "run" / "tokenizer" / "spm.model", tmp_path / "plain.model")
+    for name, wanted in (("tagged", False), ("plain", True)):
+        tagged(tmp_path, model=f"{name}.model")
+        done = inside(tmp_path, "tokenize", "-c", "c.yaml")
+        assert done.exit_code == 0
+        warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
+        assert bool(warnings) == wanted and all("<bt>" in line and "<url>" in line for line in warnings)

@@ -87,7 +87,7 @@ class Store:
             raise RunError(f"{index} and {ids} do not belong together, or one of them was cut off")
         self._ids: NDArray[Any] = np.asarray(mapped(ids, kind, int(self._offsets[-1])))
         origins = read_json(folder / f"{name}.sources.json") or []
-        weights = tuple(float(origin["weight"]) for origin in origins)
+        weights = tuple(float(origin.get("weight", 1.0)) for origin in origins)  # older corpora know none
         self.mixture = Mixture(tuple(int(origin["end"]) for origin in origins), weights)
         """How often an epoch has each pair; for `epoch_batches`."""
         if not origins:  # of validation pairs, and where the sources are not known
