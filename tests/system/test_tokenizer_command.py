@@ -247,10 +247,9 @@ def test_a_tokenizer_needs_no_torch(prepared: Path) -> None:
 def tagged(folder: Path, **tokenizer: Any) -> None:
     """A configuration with a tagged source, a symbol, and text that holds both."""
     write_task(folder)
-    rows = (folder / "train.en").read_text().splitlines()
-    (folder / "made.en").write_text("".join(f"{row} <url>\n" for row in rows[::-1]))
-    (folder / "made.de").write_text("".join(f"<url> {row}\n" for row in (folder / "train.de").read_text().split("\n")))
-    (folder / "made.de").write_text("".join((folder / "made.de").read_text().splitlines(True)[-2::-1]))
+    for language, form in (("en", "{} <url>\n"), ("de", "<url> {}\n")):
+        rows = (folder / f"train.{language}").read_text().splitlines()
+        (folder / f"made.{language}").write_text("".join(map(form.format, rows)))
     made = {"source": "made.en", "target": "made.de", "tag": "<bt>"}
     data = {"train": [{"source": "train.en", "target": "train.de"}, made]}
     write_config(folder, data=data, tokenizer={"symbols": ["<url>", "<a,b>"], **tokenizer})

@@ -24,8 +24,9 @@ LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # What scripts may rely on. A change here is a change for everybody who has written one.
 SURFACE = {
     "": "--help --version",
-    "download": "--config/-c --debug --fresh --help --quiet/-q --set",
-    "tokenize": "--config/-c --debug --fresh --help --quiet/-q --set",
+    "download": "--config/-c --debug --fresh --help --quiet/-q --set --shard --workers",
+    "clean": "--config/-c --debug --dry-run --help --json --quiet/-q --rejected --set --workers",
+    "tokenize": "--config/-c --debug --fresh --help --learn-only --quiet/-q --set --shard --workers",
     "train": "--config/-c --debug --device --fresh --help --quiet/-q --reset --set",
     "average": "--best --checkpoint --config/-c --debug --help --last --output/-o --quiet/-q --set",
     "translate": (

@@ -6,6 +6,7 @@ an array that was killed goes on where it was.
 
 import json
 import re
+import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -54,7 +55,9 @@ class Parts:
         folder.mkdir(parents=True, exist_ok=True)
         before = read_json(folder / MADE_FROM)
         if before is None:
-            write_json(folder / MADE_FROM, made_from)
+            own = folder / f"{MADE_FROM}.{uuid.uuid4().hex}"  # other shares may begin in this moment
+            write_json(own, made_from)
+            own.replace(folder / MADE_FROM)
         elif before != json.loads(json.dumps(made_from)):
             raise UserError(f"{folder} holds shares made with other settings, inputs or number of shares: delete it")
         self._waiting: deque[int] = deque()
