@@ -49,6 +49,12 @@ class Stopped(Failure):
         self.signal_number = signal_number
 
 
+def how_it_ended(exit_code: int | None) -> str:
+    """What the exit code of a process that is gone tells, as multiprocessing has it: below 0 a signal."""
+    code = exit_code or 0
+    return f"signal {-code} ended it" if code < 0 else f"it left with exit code {code}"
+
+
 def noted(problems: list[str], read: Callable[[], Read]) -> Read | None:
     """What `read` gives; None, and its reasons among the problems, where it refuses: so that all are told at once."""
     try:

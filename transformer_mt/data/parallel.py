@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from transformer_mt.errors import RunError
+from transformer_mt.errors import RunError, how_it_ended
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
@@ -83,8 +83,7 @@ def _received(worker: tuple[BaseProcess, Connection]) -> Any:
         kind, value = connection.recv()
     except (EOFError, ConnectionResetError):
         process.join()
-        code = process.exitcode or 0
-        reason = f"signal {-code} ended it" if code < 0 else f"it left with exit code {code}"
+        reason = how_it_ended(process.exitcode)
         raise RunError(f"a process that prepares text is gone: {reason}") from None
     if kind == "error":
         raise value

@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import torch
 
 from transformer_mt.allocator import keep_large_buffers
-from transformer_mt.errors import RunError
+from transformer_mt.errors import RunError, how_it_ended
 
 Share = TypeVar("Share")
 Result = TypeVar("Result")
@@ -58,8 +58,7 @@ def _received(receiver: Connection, running: dict[Connection, BaseProcess]) -> I
     except (EOFError, OSError):
         process = running[receiver]
         process.join()
-        code = process.exitcode or 0
-        reason = f"signal {-code} ended it" if code < 0 else f"it left with exit code {code}"
+        reason = how_it_ended(process.exitcode)
         raise RunError(f"a process that translates is gone: {reason} (too little memory? try --batch-size)") from None
     if kind == "result":
         yield value
