@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from transformer_mt.errors import UserError
 
@@ -80,6 +80,25 @@ def write_text(path: Path, text: str) -> None:
             partial.write_bytes(text.encode())
             sync(partial)
         os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that gets its name when the context ends well; a pipe or a device is written to as it is."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    partial = partial_of(path)
+    try:
+        with naming(path):
+            with partial.open("wb") as file:
+                yield file
+            sync(partial)
+        partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 

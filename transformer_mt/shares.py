@@ -9,7 +9,8 @@ from transformer_mt.config import Config
 from transformer_mt.data import corpus, prepare
 from transformer_mt.data.shards import MADE_FROM, Parts, Share
 from transformer_mt.errors import UserError
-from transformer_mt.stages import Stage, check_run_folder, parts_folder, stages
+from transformer_mt.stages import Stage, check_run_folder, parts_folder, refuse_changes, stages
+from transformer_mt.stages import pinned as pinned_before
 
 Result = TypeVar("Result")
 Say = Callable[[str], None]
@@ -19,19 +20,20 @@ def make_share(config: Config, name: str, share: Share, say: Say, workers: int) 
     """Makes one share of a stage (download or encode), or what is still missing of it."""
     prepare.check_sources(config)
     check_run_folder(config)
+    refuse_changes(config, say)
     run, folder = config.output, parts_folder(config.output, name)
     every = stages(config, say)
     stage = next(stage for stage in every if stage.name == name)
     before = [change for earlier in every[: every.index(stage)] for change in earlier.stale()]
     if before:
         raise UserError(f"{run} is not ready: run `download`, then `tokenize --learn-only`", *before)
-    if not stage.stale():
+    if not stage.stale() and stage.whole():
         say(f"{stage.folder}: up to date")
         return
     run.mkdir(parents=True, exist_ok=True)
     (run / LOCK).touch()  # marks the folder as a run's; other shares may be at work in it
     if name == "download":
-        config = corpus.resolved(config, pinned(run) or [])
+        config = corpus.resolved(config, pinned(run) or pinned_before(run))
     parts = Parts(folder, _made_from(stage, share.count, corpus.hub_sources(config)))
     with locked(folder / f"share-{share.number}"):
         if name == "download":

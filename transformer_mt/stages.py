@@ -8,7 +8,7 @@ checkpoints were trained on it: then the difference is told, key by key.
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -114,6 +114,13 @@ def parts_folder(run: Path, name: str) -> Path:
     return run / "parts" / name
 
 
+def clear_parts(run: Path, name: str) -> None:
+    """Removes what machines left of a stage that is made."""
+    shutil.rmtree(parts_folder(run, name), ignore_errors=True)
+    with suppress(OSError):  # there are none, or of another stage too
+        parts_folder(run, name).parent.rmdir()
+
+
 def outputs_of(folder: Path, names: Callable[[str], bool] = lambda name: True) -> dict[str, Any]:
     """Digests of the files that a stage made."""
     record = read_record(folder) or {"outputs": {}}
@@ -139,13 +146,13 @@ def stages(config: Config, say: Say, workers: int = 0) -> list[Stage]:
         Stage(
             "download",
             corpus,
-            {"languages": plain["languages"], "data": _flat(without_paths(plain["data"]))},
+            {"languages": plain["languages"], "data": _flat(without_paths(_without_weights(plain["data"])))},
             lambda: _fingerprints(config, read_record(corpus)),
             lambda folder: text.make_corpus(
                 config,
                 folder,
                 say,
-                shares.pinned(run) or _pinned(corpus),
+                shares.pinned(run) or pinned(run),
                 workers=workers,
                 ready=shares.ready(stage("download"), run, Cleaned),
             ),
@@ -160,7 +167,7 @@ def stages(config: Config, say: Say, workers: int = 0) -> list[Stage]:
         Stage(
             "encode",
             ids,
-            {"training": {key: plain["training"][key] for key in ("max_tokens", "too_long")}},
+            {"training": {key: plain["training"][key] for key in ("max_tokens", "too_long")}, **_weights(config)},
             lambda: outputs_of(corpus, encoded_text.__contains__) | outputs_of(tokenizer),
             lambda folder: prepare.encode_corpus(
                 config, corpus, tokenizer, folder, say, workers, shares.ready(stage("encode"), run, prepare.Encoded)
@@ -171,6 +178,17 @@ def stages(config: Config, say: Say, workers: int = 0) -> list[Stage]:
     return found
 
 
+def _without_weights(data: dict[str, Any]) -> dict[str, Any]:
+    """The text does not depend on them."""
+    sources = [{key: value for key, value in source.items() if key != "weight"} for source in data["train"]]
+    return {**data, "train": sources}
+
+
+def _weights(config: Config) -> dict[str, Any]:
+    """The weight of each training source."""
+    return {f"data.train[{number}].weight": source.weight for number, source in enumerate(config.data.train)}
+
+
 def _flat(data: dict[str, Any]) -> dict[str, Any]:
     """Lists of sources as mappings, so that differences name `data.train[0].split`."""
     flat = dict(data)
@@ -179,9 +197,9 @@ def _flat(data: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _pinned(corpus: Path) -> list[dict[str, Any]]:
-    """The hub data sets that a corpus was made from before, each with its commit."""
-    record = read_record(corpus)
+def pinned(run: Path) -> list[dict[str, Any]]:
+    """The hub data sets that a run's corpus was made from before, each with its commit."""
+    record = read_record(run / "corpus")
     return record["counts"]["hub"] if record else []
 
 
@@ -264,9 +282,10 @@ def prepare(
         elif changes or not stage.whole():
             if not problems:
                 stage.run()
-                shutil.rmtree(parts_folder(config.output, stage.name), ignore_errors=True)
+                clear_parts(config.output, stage.name)
         else:
             say(f"{stage.folder}: up to date")
+            clear_parts(config.output, stage.name)
     _refuse(config, problems)
 
 

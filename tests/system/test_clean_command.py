@@ -71,6 +71,9 @@ def test_what_is_dropped_is_kept_with_its_reason(spoiled: Path) -> None:
     failed = inside(spoiled, "clean", "-c", "c.yaml", "--dry-run", "--rejected", str(rejected))
     assert failed.exit_code == 2 and len(rejected.read_text("utf-8").split("\n")) == 11
     assert not list(spoiled.glob(".*partial"))
-    for place, words in ((spoiled, "is a folder"), (spoiled / "no/r.jsonl", "there is no folder")):
+    for place, words in [
+        (spoiled, "is a folder"), (spoiled / "no/r.jsonl", "there is no folder"),
+        (spoiled / "train.en", "train.en is one of the sources"),
+    ]:  # fmt: skip
         done = inside(spoiled, "clean", "-c", "c.yaml", "--rejected", str(place))
         assert done.exit_code == 2 and words in done.stderr

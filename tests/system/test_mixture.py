@@ -26,15 +26,15 @@ def test_weights_and_tags(tmp_path: Path) -> None:
     assert "pieces a word" in told
     tokenizer, store = Tokenizer(tmp_path / "run/tokenizer"), Store(tmp_path / "run/ids", "train")
     tagged = [line.startswith("<bt> ") for line in (tmp_path / "run/corpus/train.en").read_text("utf-8").split("\n")]
-    assert not any(tagged[: store.mixture.ends[0]]) and sum(tagged) == store.mixture.ends[2] - store.mixture.ends[0]
-    assert store.mixture.weights == (2.0, 0.5, 0.5)
+    assert not any(tagged[: store.mixture.ends[0]]) and sum(tagged) == store.mixture.ends[1] - store.mixture.ends[0]
+    assert store.mixture.weights == (2.0, 0.5)
     piece = tokenizer.sides[0].number("<bt>")
     assert [piece in store.pair(number)[0] for number in range(len(store))] == tagged[:-1]
     assert "<bt>" not in (tmp_path / "run/corpus/train.de").read_text("utf-8")
     batches = epoch_batches(store.lengths(), 100, 1, 0, None, store.mixture)
     times = np.bincount(np.concatenate([batch.pairs for batch in batches]), minlength=len(store))
     assert set(times[: store.mixture.ends[0]].tolist()) == {2} and times[store.mixture.ends[0] :].max() == 1
-    assert abs(times[store.mixture.ends[0] :].sum() - sum(tagged) / 2) <= 1
+    assert times[store.mixture.ends[0] :].sum() == sum(tagged) // 2
 
 
 def test_they_cannot_change_under_a_trained_model(tmp_path: Path) -> None:
@@ -52,6 +52,30 @@ def test_they_cannot_change_under_a_trained_model(tmp_path: Path) -> None:
     write_pairs(tmp_path, "back-2", sentences(30, 12))
     write(tmp_path)
     assert inside(tmp_path, "train", "-c", "c.yaml").exit_code == 2
+
+
+def test_a_changed_weight_changes_the_ids_alone(tmp_path: Path) -> None:
+    write_task(tmp_path, 60)
+    write_pairs(tmp_path, "back-1", sentences(30, 11))
+    write(tmp_path)
+    assert inside(tmp_path, "tokenize", "-c", "c.yaml").exit_code == 0
+    write(tmp_path, weight=3)
+    done = inside(tmp_path, "tokenize", "-c", "c.yaml")
+    assert "corpus: up to date" in done.stderr and "tokenizer: up to date" in done.stderr
+    assert "ids: up to date" not in done.stderr
+    assert Store(tmp_path / "run/ids", "train").mixture.weights == (2.0, 3.0)
+
+
+def test_weights_that_leave_nothing_and_those_of_other_sets_are_refused(tmp_path: Path) -> None:
+    write_task(tmp_path, 60)
+    write_config(tmp_path, data={"train": [{"source": "train.en", "target": "train.de", "weight": 0.001}]})
+    done = inside(tmp_path, "tokenize", "-c", "c.yaml")
+    assert done.exit_code == 2 and "with the weights 0.001 an epoch of" in done.stderr
+    for key, value in (("weight", 2), ("tag", "<bt>")):
+        validation = [{"source": "valid.en", "target": "valid.de", key: value}]
+        write_config(tmp_path, data={"validation": validation})
+        done = inside(tmp_path, "config", "check", "-c", "c.yaml")
+        assert done.exit_code == 2 and f"found {key} {value} in source 0" in done.stderr
 
 
 def test_symbols_that_cannot_be_are_told_with_the_sources(tmp_path: Path) -> None:

@@ -54,6 +54,12 @@ def test_its_model_translates_as_it_did(old: Path) -> None:
     assert (old / "out").read_text("utf-8").splitlines() == kept
 
 
+def test_its_cleaning_is_told_as_far_as_it_is_known(old: Path) -> None:
+    done = inside(old, "clean", "-c", "c.yaml")
+    assert done.exit_code == 0, done.stderr
+    assert "up to date" in done.stderr and "not counted" in done.stdout and "empty_source" in done.stdout
+
+
 @pytest.mark.parametrize("step", [3, 6])
 def test_its_checkpoints_translate(old: Path, step: int) -> None:
     folder = f"run/checkpoints/{name_of(step)}"

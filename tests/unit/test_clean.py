@@ -142,6 +142,12 @@ def test_filters_that_are_off_by_default(source: str, target: str, expected: str
     assert [row[0] for row in noticed.spared] == ([expected] if expected else [])
 
 
+def test_every_filter_that_is_off_is_noticed() -> None:
+    cleaned = clean(Cleaning(), ("Это русский", "Это русский"))
+    assert cleaned.noticed["identical"] == cleaned.noticed["wrong_script"] == 1
+    assert [row[0] for row in cleaned.spared] == ["identical", "wrong_script"]
+
+
 def test_scripts_follow_the_language() -> None:
     cleaning = Cleaning(check_script=True)
     pair = ("Это русский", "Das ist deutsch")

@@ -269,7 +269,7 @@ def outside(part: dict[str, Any]) -> list[tuple[Any, str]]:
     if part.get("type") == "boolean":
         found.append(("perhaps", "true or false"))
     if "pattern" in part:
-        found.append(("..//", PATTERNS[part["pattern"]]))
+        found.append((".. //", PATTERNS[part["pattern"]]))
     if part.get("minLength"):
         found.append(("", "some text"))
     if part.get("minItems") and "prefixItems" not in part:
@@ -295,6 +295,10 @@ SMALLEST_SOURCE = {
     schema.TsvSource: {"tsv": "a"},
     schema.JsonlSource: {"jsonl": "a"},
     schema.ParquetSource: {"parquet": "a"},
+    schema.TmxSource: {"tmx": "a"},
+    schema.PoSource: {"po": "a"},
+    schema.SacrebleuSource: {"sacrebleu": "wmt13"},
+    schema.UrlSource: {"url": "file:///a.csv"},
     schema.DemoSource: {"demo": "english-german"},
 }
 
@@ -761,6 +765,7 @@ def attributes_read() -> set[str]:
                 for node in ast.walk(tree)
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
             }
+            names |= {key for node in ast.walk(tree) if isinstance(node, ast.MatchClass) for key in node.kwd_attrs}
     return names
 
 

@@ -45,7 +45,7 @@ def dirty(tmp_path: Path) -> Config:
     (tmp_path / "2.tsv").write_bytes(b"caf\xe9\ty\n" + "".join(f"{one}\t{other} 2\n" for one, other in rows).encode())
     (tmp_path / "3.en").write_text((tmp_path / "1.en").read_text("utf-8"), "utf-8")
     (tmp_path / "3.de").write_text((tmp_path / "1.de").read_text("utf-8"), "utf-8")
-    train = [{"source": "[13].en", "target": "[13].de", "weight": 0.5}, {"tsv": "2.tsv", "tag": "<bt>"}]
+    train = [{"source": "[13].en", "target": "[13].de"}, {"tsv": "2.tsv", "tag": "<bt>"}]
     return config(tmp_path, train, on_bad_bytes="skip_pair")
 
 
@@ -79,7 +79,7 @@ def test_the_corpus_is_that_of_a_plain_loop(dirty: Config, tmp_path: Path, monke
     assert np.frombuffer(files["train.lines"], "<i8").tolist() == [line for *_, line, _ in rows]
     origins = json.loads(files["train.sources.json"])
     assert [origin["end"] for origin in origins] == [sum(row[3] <= file for row in rows) for file in range(3)]
-    assert [origin["weight"] for origin in origins] == [0.5, 0.5, 1.0]
+    assert [origin["of"] for origin in origins] == [0, 0, 1]
     for other in results[1:]:
         assert other[2] == files and other[1] == told
         assert other[0]["train"]["dropped"] == record["train"]["dropped"]
@@ -92,7 +92,8 @@ def test_the_corpus_is_that_of_a_plain_loop(dirty: Config, tmp_path: Path, monke
 
 def test_all_that_is_dropped_can_be_kept(dirty: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "CHUNK_PAIRS", 40)
-    record, _, files = make(dirty, tmp_path / "out", workers=2, rejected=tmp_path / "rejected.jsonl")
+    with (tmp_path / "rejected.jsonl").open("wb") as log:
+        record, _, files = make(dirty, tmp_path / "out", workers=2, rejected=log)
     rows = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text("utf-8").split("\n")[:-1]]
     counted: dict[str, int] = {}
     for row in rows:
@@ -101,7 +102,9 @@ def test_all_that_is_dropped_can_be_kept(dirty: Config, tmp_path: Path, monkeypa
     kept = set(zip(files["train.en"].decode().split("\n"), files["train.de"].decode().split("\n"), strict=True))
     for row in rows:
         if row["reason"] == "duplicate":
-            assert (row["source"], row["target"]) in kept
+            tag = "<bt> " if row["file"].endswith(".tsv") else ""
+            assert (tag + row["source"], row["target"]) in kept or (row["source"], row["target"]) in kept
+            assert not row["source"].startswith("<bt>")
         if row["file"].endswith(".de"):
             lines = (tmp_path / row["file"].split("/")[-1]).read_text("utf-8").split("\n")
             assert normalize(lines[row["line"] - 1]) == row["target"]

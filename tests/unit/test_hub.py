@@ -114,7 +114,7 @@ def test_streamed_rows_are_those_of_a_copy_and_no_copy_is_made(hub: Hub, tmp_pat
 def test_files_anywhere_are_streamed(tmp_path: Path) -> None:
     for name, row in (("1", {"en": "a", "de": "b"}), ("2", {"en": "a\nc", "de": None})):
         (tmp_path / f"part-{name}.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode() + b"\n"))
-    (tmp_path / "table.tsv").write_text("id\tde\ten\n1\teins\tone\n", "utf-8")
+    (tmp_path / "table.tsv").write_text('id\tde\ten\n1\t"eins\tone\n2\tNA\tnull\n', "utf-8")
     pyarrow.parquet.write_table(pyarrow.table({"translation": [{"en": "x", "de": "y"}]}), tmp_path / "t.parquet")
     counts: Counter[str] = Counter()
     found = {
@@ -124,7 +124,7 @@ def test_files_anywhere_are_streamed(tmp_path: Path) -> None:
         for name in ("part-*.jsonl.gz", "table.tsv", "t.parquet")
     }
     assert found == {
-        "part-*.jsonl.gz": [("a", "b", 1), ("a c", "", 2)], "table.tsv": [("one", "eins", 1)],
+        "part-*.jsonl.gz": [("a", "b", 1), ("a c", "", 2)], "table.tsv": [("one", '"eins', 1), ("null", "NA", 2)],
         "t.parquet": [("x", "y", 1)],
     }  # fmt: skip
     assert counts == {"line_break_in_value": 1}

@@ -21,6 +21,8 @@ def make(factor: int) -> Callable[[int], tuple[int, int]]:
 def work(factor: int, chunk: int) -> tuple[int, int]:
     if chunk == 13:
         raise UserError("line 13")
+    if chunk == 15:
+        raise PermissionError(13, "no way", "model")
     if chunk == 14:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.02 * (chunk % 3))  # so that they end in another order
@@ -41,6 +43,11 @@ def test_what_is_raised_there_is_raised_here() -> None:
         list(in_order(partial(make, 1), range(10, 20), 2))
     with pytest.raises(RunError, match="a process that prepares text is gone: signal 9 ended it"):
         list(in_order(partial(make, 1), [1, 14, 2], 2))
+
+
+def test_other_errors_are_told_too() -> None:
+    with pytest.raises(RunError, match=r"PermissionError: .*no way"):
+        list(in_order(partial(make, 1), [1, 15, 2], 2))
 
 
 def test_what_the_chunks_raise_ends_the_processes() -> None:

@@ -217,6 +217,9 @@ def test_a_name_may_look_like_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "a[1].tsv").write_text("one\teins\n", "utf-8")
     (tmp_path / "a1.tsv").write_text("two\tzwei\n", "utf-8")
     assert read(TsvSource(tsv=tmp_path / "a[1].tsv")) == [("one", "eins")]
+    (tmp_path / "br [1]").mkdir()
+    (tmp_path / "a1.tsv").rename(tmp_path / "br [1]" / "a1.tsv")
+    assert read(TsvSource(tsv=tmp_path / "br [1]" / "a*.tsv")) == [("two", "zwei")]
 
 
 def test_patterns_that_fit_nothing_or_unequally_are_told(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_store_left_by_an_error_is_no_store(tmp_path: Path) -> None:
 
 
 def test_what_an_epoch_has_of_each_source(tmp_path: Path) -> None:
-    assert written(tmp_path).mixture.even and len(written(tmp_path).mixture) == 4
+    assert written(tmp_path).mixture.even and written(tmp_path).mixture.turns(0) == 4
     for origins, turns in (([{"end": 1}, {"end": 4}], 4), ([{"end": 1, "weight": 3.0}, {"end": 4, "weight": 1.0}], 6)):
         (tmp_path / "train.sources.json").write_text(json.dumps(origins), "utf-8")
-        assert len(Store(tmp_path, "train").mixture) == turns
+        assert Store(tmp_path, "train").mixture.turns(0) == turns

@@ -1,18 +1,19 @@
 """The `clean` command: what reading and cleaning a config's sources comes to, as a table with examples."""
 
-import os
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.atomic import partial_of
+from transformer_mt.atomic import whole_file
 from transformer_mt.config import Config
 from transformer_mt.data.clean import filters
 from transformer_mt.data.corpus import make_corpus
 from transformer_mt.data.prepare import check_sources
+from transformer_mt.data.sources import paths_of
 from transformer_mt.errors import UserError
 from transformer_mt.progress import Speaker
-from transformer_mt.stages import prepare_run, read_record
+from transformer_mt.stages import pinned, prepare_run, read_record
 
 
 def clean(config: Config, say: Speaker, *, dry_run: bool, rejected: Path | None, workers: int) -> dict[str, Any]:
@@ -32,20 +33,25 @@ def clean(config: Config, say: Speaker, *, dry_run: bool, rejected: Path | None,
 
 def _tried(config: Config, say: Speaker, rejected: Path | None, workers: int) -> dict[str, Any]:
     """Cleans into a folder that is gone afterwards."""
-    if rejected and rejected.is_dir():
-        raise UserError(f"--rejected {rejected} is a folder, wanted a file")
-    if rejected and not rejected.absolute().parent.is_dir():
-        raise UserError(f"--rejected {rejected}: there is no folder {rejected.absolute().parent}")
-    partial = partial_of(rejected) if rejected else None
-    try:
-        with tempfile.TemporaryDirectory() as place:
-            record = make_corpus(config, Path(place), say, workers=workers, rejected=partial)
-        if rejected and partial:
-            os.replace(partial, rejected)
-    finally:
-        if partial:
-            partial.unlink(missing_ok=True)
-    return record
+    if problem := _problem_of(rejected, config):
+        raise UserError(f"--rejected {rejected}{problem}")
+    with ExitStack() as stack:
+        place = stack.enter_context(tempfile.TemporaryDirectory())
+        log = stack.enter_context(whole_file(rejected)) if rejected else None
+        return make_corpus(config, Path(place), say, pinned(config.output), workers=workers, rejected=log)
+
+
+def _problem_of(rejected: Path | None, config: Config) -> str:
+    """Why the dropped pairs cannot go there, to be put behind the path; nothing if they can."""
+    if not rejected:
+        return ""
+    if rejected.is_dir():
+        return " is a folder, wanted a file"
+    if not rejected.absolute().parent.is_dir():
+        return f": there is no folder {rejected.absolute().parent}"
+    data = config.data
+    read = [path for source in (*data.train, *data.validation, *data.test) for path in paths_of(source)]
+    return " is one of the sources" if rejected.resolve() in {path.resolve() for path in read} else ""
 
 
 def lines(config: Config, record: dict[str, Any]) -> list[str]:
@@ -56,10 +62,13 @@ def lines(config: Config, record: dict[str, Any]) -> list[str]:
     settings = {rule.name: (rule.setting or "always on", rule.on) for rule in filters(cleaning, config.languages)}
     settings["test_overlap"] = _switch("remove_test_overlap", cleaning.remove_test_overlap)
     settings["duplicate"] = _switch("deduplicate", cleaning.deduplicate)
+    noticed = train.get("noticed", {})  # an older corpus has none, nor examples
+    counted = {rule.name for rule in filters(cleaning, config.languages)} if noticed else set()
     for name, (setting, on) in settings.items():
-        number = train["dropped" if on else "noticed"].get(name, 0)
-        drops = setting if on or not number else f"{setting}: would drop"
-        rows.append((name, drops, f"{number:,}", _percent(number, read)))
+        number = train["dropped" if on else "noticed"].get(name, 0) if on or noticed else 0
+        drops = f"{setting}: would drop" if number and not on else setting
+        known_number = on or name in counted
+        rows.append((name, drops, f"{number:,}" if known_number else "not counted", _percent(number, read)))
     known = {"pairs", "read", "dropped", "noticed", "examples"}
     reading = {name: number for name, number in train.items() if name not in known}
     rows += [(name, "in reading", f"{number:,}", _percent(number, read)) for name, number in sorted(reading.items())]
@@ -68,7 +77,7 @@ def lines(config: Config, record: dict[str, Any]) -> list[str]:
         f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
     ]
     head = f"{read:,} pairs read, {kept:,} kept ({_percent(kept, read)})"
-    return [head, "", *table, *_direction(train["noticed"]), *_examples(train["examples"])]
+    return [head, "", *table, *_direction(noticed), *_examples(train.get("examples", {}))]
 
 
 def _switch(key: str, on: bool) -> tuple[str, bool]:

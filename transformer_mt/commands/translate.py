@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError
 
 from transformer_mt.allocator import keep_large_buffers
-from transformer_mt.atomic import partial_of, sha256, sync, write_json
+from transformer_mt.atomic import sha256, whole_file, write_json
 from transformer_mt.config import Config, Decoding
 from transformer_mt.config.file import problems
 from transformer_mt.data import files
@@ -119,19 +119,8 @@ def _output(path: Path | None, enabled: bool) -> Iterator[Callable[[str], None]]
     if path is None:
         yield _writer(sys.stdout.buffer)
         return
-    path = path.resolve()
-    if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
-        with path.open("wb") as file:
-            yield _writer(file)
-        return
-    unfinished = partial_of(path)
-    try:
-        with unfinished.open("wb") as file:
-            yield _writer(file)
-        sync(unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        yield _writer(file)
 
 
 def _writer(file: BinaryIO) -> Callable[[str], None]:

@@ -7,6 +7,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from transformer_mt.config.values import (
     HUB,
     URL,
+    WORD,
     Count,
     DataPath,
     DataPaths,
@@ -39,7 +40,7 @@ class _Source(Section):
     weight: Positive = 1.0
     """Of a training source: how often an epoch has each of its pairs; of 2.5, twice, and half of them, drawn anew in
     each epoch, once more."""
-    tag: Text | None = Field(default=None, pattern=r"^\S+$")
+    tag: Text | None = Field(default=None, pattern=WORD)
     """Of a training source: a word put before each source text, such as <bt> for what was translated back; it becomes
     one piece of a learned vocabulary."""
 
@@ -133,7 +134,7 @@ class DemoSource(_Source):
     seed: Seed = 1
 
 
-SOURCE_KINDS = ("hub", "url", "source", "tsv", "jsonl", "parquet", "tmx", "po", "sacrebleu", "demo")
+SOURCE_KINDS = ("hub", "source", "tsv", "jsonl", "parquet", "tmx", "po", "sacrebleu", "url", "demo")
 
 
 def source_kind(value: Any) -> str | None:
@@ -191,6 +192,16 @@ class Data(Section):
     """What to do with a line that is not valid UTF-8."""
     cleaning: Cleaning = Cleaning()
 
+    @model_validator(mode="after")
+    def _only_training_is_mixed(self) -> "Data":
+        for split in ("validation", "test"):
+            for number, source in enumerate(getattr(self, split)):
+                if source.tag or source.weight != 1:
+                    key = "tag" if source.tag else "weight"
+                    found = source.tag or f"{source.weight:g}"
+                    raise ValueError(f"{split}: found {key} {found} in source {number}, which only data.train may have")
+        return self
+
 
 class Tokenizer(Section):
     """SentencePiece's settings."""
@@ -212,7 +223,7 @@ class Tokenizer(Section):
     """Lines to learn from at most, drawn evenly from both sides."""
     max_line_bytes: Count = 4192
     """Longer lines are left out of the learning, and counted."""
-    symbols: tuple[Annotated[str, Field(pattern=r"^\S+$")], ...] = ()
+    symbols: tuple[Annotated[str, Field(pattern=WORD)], ...] = ()
     """Words that are one piece wherever they stand in text, such as <url>; the tags of sources are so in any case."""
     model: DataPath | None = None
     """A SentencePiece model to use instead of learning one (shared: true)."""

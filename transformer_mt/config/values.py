@@ -38,11 +38,22 @@ def _data_path(value: object) -> object:
     return Path(folder) / path if isinstance(path, Path) else path
 
 
+def _data_paths(value: object) -> object:
+    """One path, or a list of them."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, (str, Path)) for item in value):
+        return tuple(map(_data_path, value))
+    if not isinstance(value, (str, Path)):
+        raise ValueError(f"found {value!r}, wanted a path or a list of paths")
+    return _data_path(value)
+
+
 LANGUAGE = r"^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$"
 NAME = r"^[^\s/\\.][^/\\\r\n\t]*$"
 HUB = r"^[\w.-]+(/[\w.-]+)?$"
 URL = r"^[a-z][a-z0-9+.-]*://\S+$"
+WORD = r"^\S+$"
 PATTERNS = {
+    WORD: "a word without white space",
     LANGUAGE: "a language code such as de or zh-Hans",
     NAME: "a name without slashes that does not begin with a dot or a blank",
     URL: "a URL such as https://host/train.parquet",
@@ -58,7 +69,7 @@ Positive = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 UserPath = Annotated[Path, BeforeValidator(_user_path)]
 DataPath = Annotated[Path, BeforeValidator(_data_path)]
-DataPaths = DataPath | Annotated[tuple[DataPath, ...], Field(min_length=1)]
+DataPaths = Annotated[Path | tuple[Path, ...], BeforeValidator(_data_paths)]
 """A path, a pattern, or a list of them."""
 Language = Annotated[str, Field(pattern=LANGUAGE)]
 Name = Annotated[str, Field(pattern=NAME)]

@@ -39,7 +39,7 @@ class Mixture:
     """How often an epoch has the pairs of each source: some more than once, of some only a share, another each time.
 
     A weight of 2.5 has each pair twice, and half of them once more; the shares of following epochs go round the source,
-    in an order that is spread over it, so that after many epochs all its pairs have had the same number of turns.
+    in an order that is spread over it, so that all its pairs have had the same number of turns after enough of them.
     """
 
     ends: tuple[int, ...]
@@ -51,30 +51,27 @@ class Mixture:
         """Whether an epoch has each pair once."""
         return all(weight == 1 for weight in self.weights)
 
-    def __len__(self) -> int:
-        """Turns in an epoch."""
-        return sum(whole * size + more for size, whole, more in self._sizes())
+    def turns(self, epoch: int) -> int:
+        """How many pairs an epoch has, those counted anew that it has more than once."""
+        return sum(whole * size + more for size, whole, _, more in self._sizes(epoch))
 
-    def _sizes(self) -> list[tuple[int, int, int]]:
-        """Of each source: pairs, turns that each of them has, and further turns that some have."""
-        begins = (0, *self.ends[:-1])
-        sizes = [end - begin for begin, end in zip(begins, self.ends, strict=True)]
-        return [
-            (size, int(weight), round((weight - int(weight)) * size))
-            for size, weight in zip(sizes, self.weights, strict=True)
-        ]
+    def _sizes(self, epoch: int) -> Iterator[tuple[int, int, int, int]]:
+        """Of each source: pairs, turns that each has, further turns of earlier epochs, further turns of this one."""
+        for begin, end, weight in zip((0, *self.ends[:-1]), self.ends, self.weights, strict=True):
+            share = (weight - int(weight)) * (end - begin)
+            before = int(epoch * share + 1e-6)  # of 0.1 x 10 pairs that a float has as 0.9999...
+            yield end - begin, int(weight), before, int((epoch + 1) * share + 1e-6) - before
 
     def pairs(self, turns: Integers, epoch: int) -> Integers:
         """The pairs of some turns of an epoch, both counted from 0: (N,) -> (N,), ascending."""
-        found, first_turn, first_pair = [], 0, 0
-        for size, whole, more in self._sizes():
+        found, first_turn, first_pair = [np.zeros(0, np.int64)], 0, 0
+        for size, whole, before, more in self._sizes(epoch):
             own = turns[(turns >= first_turn) & (turns < first_turn + whole * size + more)] - first_turn
             regular, further = own[own < whole * size], own[own >= whole * size] - whole * size
-            step = _coprime_step(size)
-            spread = (epoch * more + further) % max(1, size) * step % max(1, size)
+            spread = (before + further) % max(1, size) * _coprime_step(size) % max(1, size)
             found += [first_pair + regular // max(1, whole), first_pair + spread]
             first_turn, first_pair = first_turn + whole * size + more, first_pair + size
-        return np.sort(np.concatenate(found)) if found else turns
+        return np.sort(np.concatenate(found))
 
 
 def _coprime_step(size: int) -> int:
@@ -112,7 +109,7 @@ def epoch_batches(
     time; all batches of a window have been asked for before it is given the next one.
     """
     mixture = None if mixture is None or mixture.even else mixture
-    turns = len(lengths) if mixture is None else len(mixture)
+    turns = len(lengths) if mixture is None else mixture.turns(epoch)
     windows = max(1, -(-turns // (SAMPLED_WINDOW_PAIRS if segment else WINDOW_PAIRS)))
     for window in range(windows):
         pairs = _window(turns, windows, window, seed, epoch)
@@ -138,9 +135,14 @@ def _cut(pairs: Integers, lengths: NDArray[np.int32], batch_tokens: int, key: tu
     Pairs of one longest side follow each other from the shortest source to the shortest target, and those of the next
     one the other way round: so neighbours have both sides of nearly the same lengths.
     """
+    if not len(pairs):
+        return []
+    hashes, copies = mix(*key, pairs.astype(np.uint64)), np.arange(len(pairs)) - np.searchsorted(pairs, pairs)
+    again = copies > 0  # copies of a pair are of one length; they go into updates of their own
+    hashes[again] = mix(*key, pairs[again].astype(np.uint64), copies[again].astype(np.uint64))
     longest = lengths.max(1)
     surplus = (lengths[:, 0] - lengths[:, 1]) * (1 - 2 * (longest % 2))
-    order = np.lexsort((mix(*key, pairs.astype(np.uint64)), surplus, longest))
+    order = np.lexsort((hashes, surplus, longest))
     pairs, lengths, longest = pairs[order], lengths[order], longest[order]
     batches, start = [], 0
     while start < len(pairs):

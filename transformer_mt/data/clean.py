@@ -184,10 +184,10 @@ class Cleaner:
         pairs = zip(map(normalize, chunk.sources), map(normalize, chunk.targets), chunk.lines.tolist(), strict=True)
         for number, (source, target, line) in enumerate(pairs):
             reason, spared_by = self._reason(source, target)
-            if spared_by:
-                result.noticed[spared_by] += 1
-                if result.noticed[spared_by] <= EXAMPLES:
-                    result.spared.append((spared_by, line, source, target))
+            for name in spared_by:
+                result.noticed[name] += 1
+                if result.noticed[name] <= EXAMPLES:
+                    result.spared.append((name, line, source, target))
             # A thousand pairs of each chunk, and some of the others, tell enough of the direction.
             if (number < 1000 or number % 16 == 0) and source and target:
                 self._look(source, target, result.noticed)
@@ -204,14 +204,14 @@ class Cleaner:
         result.lines, result.keys = np.asarray(lines, np.int64), np.asarray(keys, np.uint64)
         return result
 
-    def _reason(self, source: str, target: str) -> tuple[str | None, str | None]:
-        """The first filter that drops a pair, and the last one that would if it were on."""
-        spared_by = None
+    def _reason(self, source: str, target: str) -> tuple[str | None, list[str]]:
+        """The first filter that drops a pair, and those that would if they were on."""
+        spared_by: list[str] = []
         for rule in self._filters:
             if rule.drops(source, target):
                 if rule.on:
                     return rule.name, spared_by
-                spared_by = rule.name
+                spared_by.append(rule.name)
         overlap = self._held_out and key_of(source) in self._held_out
         return ("test_overlap" if overlap else None), spared_by
 

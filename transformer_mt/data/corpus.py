@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from transformer_mt.progress import Progress
 Say = Callable[[str], None]
 CHUNK_PAIRS = 20_000
 ORIGINS = "train.sources.json"
-"""Which file each training pair came from: where the pairs of each end, and what weight they have."""
+"""Which file each training pair came from: where the pairs of each end, and which source it is of (from 0)."""
 
 
 def test_names(config: Config) -> list[str]:
@@ -51,15 +51,15 @@ def sides(folder: Path, name: str, languages: Languages) -> tuple[Path, Path]:
 
 def make_corpus(
     config: Config, folder: Path, say: Say, pinned: Sequence[dict[str, Any]] = (), *, workers: int = 0,
-    rejected: Path | None = None, ready: Iterable[Cleaned] | None = None,
+    rejected: BinaryIO | None = None, ready: Iterable[Cleaned] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes validation and test text untouched, training text cleaned, and where each training pair came from.
 
     `train.lines` holds the line number of each training pair in its file, eight bytes each, and
     `train.sources.json` where each file's pairs end. Returns counts by reason, and what hub data sets were
     resolved to; those in `pinned` keep the commit they were resolved to before. `workers` processes clean (0: one a
-    core); what comes out is the same for any number. `rejected` is a file to write all dropped pairs to, one JSON
-    object a line. `ready`: what was made of all chunks elsewhere, in their order (`clean_share`).
+    core); what comes out is the same for any number. All dropped pairs are written to `rejected`, one JSON object
+    a line. `ready`: what was made of all chunks elsewhere, in their order (`clean_share`).
     """
     config = resolved(config, pinned)
     record: dict[str, Any] = {"hub": hub_sources(config)}
@@ -217,7 +217,7 @@ class _Reader:
 class _Training:
     """Puts together what cleaning makes of the training sources, and writes it."""
 
-    def __init__(self, config: Config, reader: _Reader, folder: Path, say: Say, rejected: Path | None) -> None:
+    def __init__(self, config: Config, reader: _Reader, folder: Path, say: Say, rejected: BinaryIO | None) -> None:
         self._config, self._folder, self._say, self._rejected = config, folder, say, rejected
         self._parts, self._reader = reader.parts, reader
         self._names = [sources.describe(part) for _, part in self._parts]
@@ -229,24 +229,23 @@ class _Training:
         duplicates = Duplicates(self._folder / "keys") if self._config.data.cleaning.deduplicate else None
         with ExitStack() as stack:
             files = [stack.enter_context(path.open("wb")) for path in self._files()]
-            log = stack.enter_context(self._rejected.open("w", encoding="utf-8")) if self._rejected else None
             progress = stack.enter_context(Progress(self._say, "train"))
             for cleaned in results:
-                self._add(cleaned, files, log)
+                self._add(cleaned, files)
                 if duplicates:
                     duplicates.add(cleaned.keys)
                 progress.add(cleaned.read, self._reader.share)
             if duplicates and (again := duplicates.repeated()).any():
                 for file in files:
                     file.close()
-                self._leave_out(again, log)
+                self._leave_out(again)
         self._finish()
         return self._sums.record()
 
     def _files(self) -> list[Path]:
         return [*sides(self._folder, "train", self._config.languages), self._folder / "train.lines"]
 
-    def _add(self, cleaned: Cleaned, files: Sequence[IO[bytes]], log: IO[str] | None) -> None:
+    def _add(self, cleaned: Cleaned, files: Sequence[BinaryIO]) -> None:
         """Writes what stays of a chunk and counts the rest."""
         sums, tag = self._sums, self._parts[cleaned.part][0].tag
         source = _tagged(cleaned.source, tag) if tag else cleaned.source
@@ -259,21 +258,21 @@ class _Training:
         sums.noticed += cleaned.noticed
         sums.reading += cleaned.reading
         for reason, line, one, other in cleaned.rejected:
-            self._reject(reason, cleaned.part, line, (one, other), log)
+            self._reject(reason, cleaned.part, line, (one, other), self._rejected)
         for reason, line, one, other in cleaned.spared:
             self._reject(reason, cleaned.part, line, (one, other), None)
 
-    def _reject(self, reason: str, part: int, line: int, texts: tuple[str, str], log: IO[str] | None) -> None:
+    def _reject(self, reason: str, part: int, line: int, texts: tuple[str, str], log: BinaryIO | None) -> None:
         """Keeps a pair as an example of its reason, and in the file of those dropped."""
         row = {"reason": reason, "file": self._names[part], "line": line, "source": texts[0], "target": texts[1]}
         if log:
-            log.write(json.dumps(row, ensure_ascii=False) + "\n")
+            log.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
         examples = self._sums.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
             cut = {side: str(row[side])[:EXAMPLE_CHARACTERS] for side in ("source", "target")}
             examples.append({"file": self._names[part], "line": line, **cut})
 
-    def _leave_out(self, again: NDArray[np.bool_], log: IO[str] | None) -> None:
+    def _leave_out(self, again: NDArray[np.bool_]) -> None:
         """Writes the files anew without the pairs that repeat an earlier one."""
         source, target, numbers = self._files()
         before = np.memmap(numbers, "<i8", "r")
@@ -292,8 +291,10 @@ class _Training:
                     while number >= self._ends[part]:
                         part += 1
                     if mark:
-                        texts = pair[0].decode().rstrip("\n"), pair[1].decode().rstrip("\n")
-                        self._reject("duplicate", part, int(before[number]), texts, log)
+                        tag = self._parts[part][0].tag
+                        text = pair[0].decode().removeprefix(f"{tag} " if tag else "")
+                        texts = text.rstrip("\n"), pair[1].decode().rstrip("\n")
+                        self._reject("duplicate", part, int(before[number]), texts, self._rejected)
                     else:
                         stay.append(pair)
                         kept[part] += 1
@@ -310,9 +311,9 @@ class _Training:
         """Writes where pairs came from, and says what became of them."""
         sums = self._sums
         ends = np.maximum.accumulate(self._ends).tolist()
-        weights = [source.weight for source, _ in self._parts]
-        rows = zip(self._names, ends, weights, strict=True)
-        write_json(self._folder / ORIGINS, [dict(zip(("source", "end", "weight"), row, strict=True)) for row in rows])
+        numbers = [self._config.data.train.index(source) for source, _ in self._parts]
+        rows = zip(self._names, ends, numbers, strict=True)
+        write_json(self._folder / ORIGINS, [dict(zip(("source", "end", "of"), row, strict=True)) for row in rows])
         odd = warnings(sums.read, sums.kept, sums.dropped, sums.noticed)
         if not sums.kept:
             raise UserError(f"no usable training pair: {sums.read} read{_reasons(sums.dropped)}", *odd)

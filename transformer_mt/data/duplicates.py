@@ -41,19 +41,17 @@ class Duplicates:
         ends = np.cumsum(np.bincount(partitions.astype(np.int64), minlength=PARTITIONS))
         for number, part in enumerate(np.split(records, ends[:-1])):
             if len(part):
-                with (self._folder / f"{number:03}").open("ab") as file:
+                with self._path(number).open("ab") as file:
                     file.write(part.tobytes())
 
+    def _path(self, partition: int) -> Path:
+        return self._folder / f"{partition:03}"
+
     def repeated(self) -> NDArray[np.bool_]:
-        """(N,): whether each key came before, mapped from a file that is gone with it."""
+        """(N,): whether each key came before. Takes a byte a key, and the largest partition."""
         self._deal()
-        if not self._count:
-            self._folder.rmdir()
-            return np.zeros(0, np.bool_)
-        marks = self._folder / "repeated"
-        again = np.memmap(marks, np.bool_, "w+", shape=(self._count,))
-        marks.unlink()
-        for path in sorted(self._folder.iterdir()):
+        again = np.zeros(self._count, np.bool_)
+        for path in filter(Path.exists, map(self._path, range(PARTITIONS))):
             records = np.fromfile(path, _RECORD)
             path.unlink()
             records = records[np.argsort(records["key"], kind="stable")]

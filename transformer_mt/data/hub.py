@@ -1,5 +1,6 @@
 """Data sets of the Hugging Face hub: choosing the part, pinning the commit, loading, and plain words for failures."""
 
+import csv
 import os
 import re
 import sys
@@ -73,7 +74,11 @@ def stream(source: UrlSource) -> Iterator[Any]:
     with _quiet():
         import datasets
 
-        options = {"delimiter": "\t"} if ".tsv" in source.url.rpartition("/")[2] else {}
+        options: dict[str, Any] = {}
+        if builder == "csv":  # text such as NA is text
+            options = {"keep_default_na": False}
+            if ".tsv" in source.url.rpartition("/")[2]:
+                options |= {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
         try:
             rows = datasets.load_dataset(
                 builder, data_files={"train": source.url}, split="train", streaming=True, **options

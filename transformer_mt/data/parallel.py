@@ -3,17 +3,20 @@
 import multiprocessing
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import chain, cycle, islice
+from itertools import chain, islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from transformer_mt.errors import RunError, how_it_ended
+from transformer_mt.errors import Failure, RunError, how_it_ended
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
+Worker = tuple[BaseProcess, Connection]
+ENDING = (signal.SIGINT, signal.SIGTERM)
 Make = Callable[[], Callable[[Chunk], Result]]
 
 
@@ -35,16 +38,9 @@ def in_order(make: Make[Chunk, Result], chunks: Iterable[Chunk], workers: int) -
     if workers < 2 or len(first) < 2:
         yield from map(make(), chain(first, chunks))
         return
-    context = multiprocessing.get_context("spawn")  # libraries have threads by now, which a copied process lacks
-    crew: list[tuple[BaseProcess, Connection]] = []
+    crew: list[Worker] = []
     try:
-        for _ in range(workers):
-            here, there = context.Pipe()
-            process: BaseProcess = context.Process(target=_work, args=(there, make), daemon=True)
-            process.start()
-            there.close()
-            crew.append((process, here))
-        yield from _dealt(crew, chain(first, chunks))
+        yield from _dealt(crew, make, chain(first, chunks), workers)
     finally:
         for process, here in crew:
             here.close()
@@ -53,35 +49,47 @@ def in_order(make: Make[Chunk, Result], chunks: Iterable[Chunk], workers: int) -
             process.join()
 
 
-def _dealt(crew: list[tuple[BaseProcess, Connection]], chunks: Iterator[Chunk]) -> Iterator[Any]:
+def _hired(make: Make[Any, Any]) -> Worker:
+    """A new process. It is a fresh one: libraries have threads by now, which a copied process lacks."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process: BaseProcess = context.Process(target=_work, args=(there, make), daemon=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until it has learned to leave them to us
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    there.close()
+    return process, here
+
+
+def _dealt(crew: list[Worker], make: Make[Any, Any], chunks: Iterator[Any], workers: int) -> Iterator[Any]:
     """Gives each worker a chunk in turn, after it has handed over what it made of the one before."""
-    busy: list[tuple[BaseProcess, Connection]] = []
-    workers = cycle(crew)
+    busy: deque[Worker] = deque()
     for chunk in chunks:
-        worker = next(workers)
-        if worker in busy:
-            busy.remove(worker)
-            result = _received(worker)
-            _sent(worker, chunk)
-            busy.append(worker)
-            yield result
+        if len(crew) < workers:
+            crew.append(_hired(make))
+            _sent(crew[-1], chunk)
+            busy.append(crew[-1])
         else:
-            _sent(worker, chunk)
-            busy.append(worker)
-    for worker in busy:
-        yield _received(worker)
+            result = _received(busy[0])
+            _sent(busy[0], chunk)
+            busy.rotate(-1)
+            yield result
+    while busy:
+        yield _received(busy.popleft())
 
 
-def _sent(worker: tuple[BaseProcess, Connection], chunk: object) -> None:
+def _sent(worker: Worker, chunk: object) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):  # why it is gone is told where its result is asked for
         worker[1].send(chunk)
 
 
-def _received(worker: tuple[BaseProcess, Connection]) -> Any:
+def _received(worker: Worker) -> Any:
     process, connection = worker
     try:
         kind, value = connection.recv()
-    except (EOFError, ConnectionResetError):
+    except (EOFError, OSError):  # also in the midst of a message
         process.join()
         reason = how_it_ended(process.exitcode)
         raise RunError(f"a process that prepares text is gone: {reason}") from None
@@ -90,17 +98,23 @@ def _received(worker: tuple[BaseProcess, Connection]) -> Any:
     return value
 
 
-def _work(connection: Connection, make: Callable[[], Callable[[Any], Any]]) -> None:
+def _work(connection: Connection, make: Make[Any, Any]) -> None:
     """The life of a process: signals that end this program are for its parent, whose end it notices."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # which may be sent to all processes of a job
+    for number in ENDING:  # which may be sent to all processes of a job
         signal.signal(number, signal.SIG_IGN)
-    with suppress(EOFError, OSError):  # where nobody is there any more
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    work = None
+    while True:
         try:
-            work = make()
-            while True:
-                chunk = connection.recv()
-                connection.send(("result", work(chunk)))
-        except (EOFError, OSError):
-            raise
-        except Exception as error:
-            connection.send(("error", error))
+            chunk = connection.recv()
+        except (EOFError, OSError):  # nobody is there any more
+            return
+        try:
+            work = work or make()
+            answer = "result", work(chunk)
+        except Failure as error:
+            answer = "error", error
+        except Exception as error:  # of whatever kind: it may not survive the way to the other process
+            answer = "error", RunError(f"{type(error).__name__}: {error}")
+        with suppress(OSError):
+            connection.send(answer)

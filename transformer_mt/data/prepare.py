@@ -20,6 +20,7 @@ from transformer_mt.atomic import read_json, write_json
 from transformer_mt.config import Config, Training
 from transformer_mt.data import files, sources
 from transformer_mt.data import tokenizer as subwords
+from transformer_mt.data.batching import Mixture
 from transformer_mt.data.bpe_dropout import BpeDropout
 from transformer_mt.data.corpus import ORIGINS, sides
 from transformer_mt.data.parallel import cores, in_order
@@ -154,25 +155,27 @@ def encode_corpus(
         results = (
             ready if ready is not None and name == "train" else _results(config, tokenizer, files_of_name, workers)
         )
-        left = [0] * len(ends)
+        left = np.zeros(len(ends), np.int64)
         total = Encoded()
         with ExitStack() as stack:
             store = stack.enter_context(StoreWriter(folder, name, max(models.source_size, models.target_size)))
             text = folder / "train.text" if name == "train" and training.subword_sampling else None
             places = stack.enter_context(text.open("wb")) if text else None
-            progress = stack.enter_context(Progress(say, f"ids of {name}", ends[-1] if ends else None))
+            progress = stack.enter_context(
+                Progress(say, f"ids of {name}", ends[-1] if ends and name == "train" else None)
+            )
             for encoded in results:
                 store.write_arrays(encoded.ids, encoded.lengths)
                 if places:
                     places.write(encoded.places.astype("<i8").tobytes())
                 if name == "train":
-                    left = [now + int((encoded.numbers < end).sum()) for now, end in zip(left, ends, strict=True)]
+                    left += np.searchsorted(encoded.numbers, ends)
                 total.add(encoded)
                 progress.add(encoded.read)
         if not total.counts["pairs"]:
             raise UserError(f"no {name} pair is left within training.max_tokens {training.max_tokens}")
         if name == "train" and ends:
-            _write_origins(corpus, folder, left)
+            _write_origins(config, corpus, folder, left.tolist())
         record[name] = _told(config, corpus, name, total, say)
     return record
 
@@ -198,10 +201,17 @@ def _encoder(config: Config, tokenizer: Path) -> Callable[[], "Encoder"]:
     return partial(Encoder, tokenizer, training.max_tokens, cut=training.too_long == "truncate")
 
 
-def _write_origins(corpus: Path, folder: Path, ends: list[int]) -> None:
-    """Where the encoded pairs of each file end: some pairs of the corpus may be left out."""
-    origins = [{**origin, "end": end} for origin, end in zip(read_json(corpus / ORIGINS), ends, strict=True)]
-    write_json(folder / ORIGINS, origins)
+def _write_origins(config: Config, corpus: Path, folder: Path, ends: list[int]) -> None:
+    """Where the encoded pairs of each source end, and what weight they have; pairs of the corpus may be left out."""
+    rows: dict[int, dict[str, Any]] = {}
+    for number, (origin, end) in enumerate(zip(read_json(corpus / ORIGINS), ends, strict=True)):
+        place = int(origin.get("of", number))  # an older corpus has one file of each source
+        rows[place] = {"end": end, "weight": config.data.train[place].weight}
+    mixture = Mixture(tuple(row["end"] for row in rows.values()), tuple(row["weight"] for row in rows.values()))
+    if not mixture.turns(0):
+        weights = ", ".join(f"{weight:g}" for weight in mixture.weights)
+        raise UserError(f"data.train: with the weights {weights} an epoch of {ends[-1]} pairs would have none")
+    write_json(folder / ORIGINS, list(rows.values()))
 
 
 def _told(config: Config, corpus: Path, name: str, total: "Encoded", say: Say) -> dict[str, Any]:

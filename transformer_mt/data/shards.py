@@ -5,10 +5,12 @@ an array that was killed goes on where it was.
 """
 
 import json
+import os
 import re
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,12 +55,13 @@ class Parts:
         """
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        before = read_json(folder / MADE_FROM)
-        if before is None:
-            own = folder / f"{MADE_FROM}.{uuid.uuid4().hex}"  # other shares may begin in this moment
+        if not (folder / MADE_FROM).exists():
+            own = folder / f"{MADE_FROM}.{uuid.uuid4().hex}"
             write_json(own, made_from)
-            own.replace(folder / MADE_FROM)
-        elif before != json.loads(json.dumps(made_from)):
+            with suppress(FileExistsError):  # another share began in this moment: its word holds
+                os.link(own, folder / MADE_FROM)
+            own.unlink()
+        if read_json(folder / MADE_FROM) != json.loads(json.dumps(made_from)):
             raise UserError(f"{folder} holds shares made with other settings, inputs or number of shares: delete it")
         self._waiting: deque[int] = deque()
         self._found = 0

@@ -81,7 +81,9 @@ def _matched(given: Path | tuple[Path, ...]) -> list[Path]:
         if path.exists() or not glob.has_magic(str(path)):  # a name may hold brackets
             paths.append(path)
             continue
-        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        base = next(parent for parent in path.parents if parent.is_dir() or parent == parent.parent)
+        pattern = Path(glob.escape(str(base))) / path.relative_to(base)  # a folder's name may hold brackets too
+        found = [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]
         if not (found := [name for name in found if not name.is_dir()]):
             raise UserError(f"{path} matches no file")
         paths += found

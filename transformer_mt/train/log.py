@@ -51,8 +51,11 @@ class Console:
         self._log = path.open("a", encoding="utf-8") if self.enabled else None
 
     def __call__(self, text: str) -> None:
-        """The same as `line`."""
-        self.line(text)
+        """A line, or a warning if it begins as one."""
+        if text.startswith("warning: "):
+            self.warning(text.removeprefix("warning: "))
+        else:
+            self.line(text)
 
     def line(self, text: str) -> None:
         """One line to the console (unless quiet) and to the log file."""
