@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ WATCH_SECONDS = 0.2
 
 JOIN_SECONDS = 30
 """How long the last such look may take, on a busy machine."""
+LET_GO_SECONDS = 0.1
+_EXCHANGED: deque[Tensor] = deque(maxlen=32)
+"""The last tensors that were exchanged: kept here, no other thread has the last reference to one."""
 
 
 class Notice:
@@ -159,11 +163,23 @@ def process_group(device: str = "auto") -> Iterator[Process]:
             raise OtherRankFailed(1, "left, since the connection to another rank is lost") from None
         raise
     except Stopped:
+        _let_go()
         dist.destroy_process_group()
         raise
     finally:
         notice.close()
+        _let_go()
     dist.destroy_process_group()  # not after a failure: it may wait for a rank that is gone
+
+
+def _let_go() -> None:
+    """Gives gloo's threads the time to forget their last tensors.
+
+    A thread that holds the last reference to one needs the interpreter for it; whoever ends the group meanwhile waits
+    for that thread, and has the interpreter: for ever. The interpreter is free while this waits.
+    """
+    time.sleep(LET_GO_SECONDS)
+    _EXCHANGED.clear()
 
 
 def _own_room(store: Any, rank: int, ranks: int) -> str:
@@ -220,6 +236,7 @@ def is_out_of_memory(error: Exception) -> bool:
 def sum_over_ranks(values: Tensor) -> Tensor:
     """Adds a tensor over all ranks, in place."""
     if dist.is_initialized():
+        _EXCHANGED.append(values)
         dist.all_reduce(values)
     return values
 
@@ -229,6 +246,7 @@ def largest(value: int) -> int:
     if not dist.is_initialized():
         return value
     box = torch.tensor([value])
+    _EXCHANGED.append(box)
     dist.all_reduce(box, dist.ReduceOp.MAX)
     return int(box)
 
