@@ -152,9 +152,10 @@ def process_group(device: str = "auto") -> Iterator[Process]:
     # Objects and waiting go through gloo, so that a GPU is never kept busy by a process that only waits.
     backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=ranks)
-    notice = Notice(apart)
+    notice, together = Notice(apart), False
     try:
         yield Process(rank, ranks, chosen, notice if ranks > 1 else None)
+        together = True
     except KeyboardInterrupt as interrupt:
         notice.post(signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
         raise
@@ -163,13 +164,16 @@ def process_group(device: str = "auto") -> Iterator[Process]:
             raise OtherRankFailed(1, "left, since the connection to another rank is lost") from None
         raise
     except Stopped:
-        _let_go()
-        dist.destroy_process_group()
+        together = True
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):  # all is saved: another one only spoils what is told of it
+                signal.signal(number, signal.SIG_IGN)
         raise
     finally:
-        notice.close()
+        notice.close()  # it makes signals, which nothing waits for any more
         _let_go()
-    dist.destroy_process_group()  # not after a failure: it may wait for a rank that is gone
+        if together:  # after a failure it may wait for a rank that is gone
+            dist.destroy_process_group()
 
 
 def _let_go() -> None:

@@ -259,3 +259,20 @@ def test_translation_memories_and_catalogues_are_sources(tmp_path: Path) -> None
     unknown = sources.check(SacrebleuSource(sacrebleu="wmt1"), ENGLISH_GERMAN)
     assert len(unknown) == 1 and "wmt1" in unknown[0]
     assert sources.name_of(SacrebleuSource(sacrebleu="wmt14/full"), "x") == "wmt14_full"
+
+
+def test_files_of_patterns_are_paired_by_what_the_stars_stand_for(tmp_path: Path) -> None:
+    """Sorted by whole names, a.dev.en comes before a.en, and a.de before a.dev.de."""
+    for name in ("a", "a.dev"):
+        (tmp_path / f"{name}.en").write_text(f"{name} s\n", "utf-8")
+        (tmp_path / f"{name}.de").write_text(f"{name} t\n", "utf-8")
+    source = TextSource(source=tmp_path / "a*.en", target=tmp_path / "a*.de")
+    assert read_lines(source) == [("a s", "a t", 1), ("a.dev s", "a.dev t", 1)]
+    (tmp_path / "ab.en").write_text("x\n", "utf-8")
+    (tmp_path / "ac.de").write_text("x\n", "utf-8")
+    assert "has no partner among the files of" in check(source)
+
+
+def test_text_that_begins_as_bzip2_does_is_text(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("BZh is a magic\tBZh\n", "utf-8")
+    assert read(TsvSource(tsv=tmp_path / "t.tsv")) == [("BZh is a magic", "BZh")]

@@ -188,6 +188,8 @@ class _Reader:
     def __init__(self, config: Config) -> None:
         self._config = config
         self.parts = [(source, part) for source in config.data.train for part in sources.parts(source)]
+        self.numbers = [number for number, source in enumerate(config.data.train) for _ in sources.parts(source)]
+        """Of the source that each part belongs to: two sources may be equal."""
         self.share = 0.0
         """How much of all of them has been read, where their sizes are known."""
 
@@ -311,8 +313,7 @@ class _Training:
         """Writes where pairs came from, and says what became of them."""
         sums = self._sums
         ends = np.maximum.accumulate(self._ends).tolist()
-        numbers = [self._config.data.train.index(source) for source, _ in self._parts]
-        rows = zip(self._names, ends, numbers, strict=True)
+        rows = zip(self._names, ends, self._reader.numbers, strict=True)
         write_json(self._folder / ORIGINS, [dict(zip(("source", "end", "of"), row, strict=True)) for row in rows])
         odd = warnings(sums.read, sums.kept, sums.dropped, sums.noticed)
         if not sums.kept:

@@ -29,6 +29,7 @@ COMPRESSIONS = {
     # A skippable frame: the parallel zstd tools write one first.
     b"\x50\x2a\x4d\x18": "zstd",
 }
+_BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _HEAD = 4096  # bytes looked at to tell the kind of a file
 _BLOCK = 1 << 16  # bytes of lines read together
@@ -101,6 +102,8 @@ def _decompressed(raw: io.BufferedReader, path: Path) -> io.BufferedReader:
     """The stream itself, or what is packed in it: told by its first bytes, since names lie."""
     head = raw.peek(8)
     packing = next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), None)
+    if packing == "bzip2" and not _BZIP2.match(raw.peek(10)):  # three letters that text may begin with
+        packing = None
     if packing is None:
         return raw
     if packing == "zstd":

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
@@ -54,6 +55,7 @@ def _hired(make: Make[Any, Any]) -> Worker:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process: BaseProcess = context.Process(target=_work, args=(there, make), daemon=True)
+    resource_tracker.ensure_running()  # which would lift the mask
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until it has learned to leave them to us
     try:
         process.start()

@@ -44,6 +44,7 @@ _OTHER_FORMATS = {
 }
 PATHS = ("source", "target", "tsv", "jsonl", "parquet", "tmx", "po")
 """Keys of a source that name files."""
+_WILDCARD = r"(\*\*/|\*+|\?)"
 _PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 _WANTED = {
     "source": f"{files.ENCODING} text, one sentence a line",
@@ -68,7 +69,40 @@ def parts(source: Source) -> list[Source]:
     if len(set(map(len, found))) > 1:
         counts = " and ".join(f"{len(paths)} {key} files" for key, paths in zip(keys, found, strict=True))
         raise UserError(f"found {counts} ({_shown(found[0][0])}, {_shown(found[1][0])}, ...), wanted as many of each")
+    given = [_listed(getattr(source, key)) for key in keys]
+    shapes = [[re.findall(_WILDCARD, str(path)) for path in paths] for paths in given]
+    alike = (
+        len(keys) == 2
+        and shapes[0] == shapes[1]
+        and len(shapes[0]) == 1
+        and not any("[" in str(path) for paths in given for path in paths)
+    )
+    if alike and len(found[0]) > 1:
+        found = list(_paired(source, given[0][0], given[1][0], *found))
     return [source.model_copy(update=dict(zip(keys, paths, strict=True))) for paths in zip(*found, strict=True)]
+
+
+def _paired(
+    source: Source, one: Path, other: Path, left: list[Path], right: list[Path]
+) -> tuple[list[Path], list[Path]]:
+    """Files of two patterns that belong together: those of which the patterns' stars stand for the same."""
+    keyed = [
+        {_stars(str(pattern), str(path)): path for path in paths} for pattern, paths in ((one, left), (other, right))
+    ]
+    if alone := set(keyed[0]) ^ set(keyed[1]):
+        name = sorted(alone)[0]
+        path = keyed[0].get(name) or keyed[1][name]
+        raise UserError(f"{_shown(path)} has no partner among the files of {describe(source)}")
+    names = sorted(keyed[0])
+    return [keyed[0][name] for name in names], [keyed[1][name] for name in names]
+
+
+def _stars(pattern: str, path: str) -> tuple[str, ...]:
+    """What the wildcards of a pattern stand for in a path."""
+    forms = {"**/": "(.*?/|)", "**": "([^/]*)", "*": "([^/]*)", "?": "([^/])"}
+    tokens = re.split(_WILDCARD, pattern)
+    found = re.fullmatch("".join(forms.get(token, re.escape(token)) for token in tokens), path)
+    return found.groups() if found else (path,)
 
 
 def _listed(given: Path | tuple[Path, ...]) -> tuple[Path, ...]:
