@@ -158,3 +158,10 @@ def test_swapped_sides_are_told(tmp_path: Path) -> None:
     (tmp_path / "some.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in rows), "utf-8")
     told = make(config(tmp_path, [{"tsv": "some.tsv"}]), tmp_path / "out")[1]
     assert told[-1].startswith("warning: 33% of the pairs whose languages can be told (30 of 30 looked at)")
+
+
+def test_no_two_test_sets_have_one_name(tmp_path: Path) -> None:
+    test = [{"source": str(tmp_path / f"{name}.en"), "target": "x", "name": given} for name, given in
+            (("a", None), ("b", "test-3"), ("c", "test"), ("d", "validation"), ("e", "test-3"))]  # fmt: skip
+    names = corpus.test_names(config(tmp_path, [{"tsv": "t.tsv"}], test=test))
+    assert names == ["test", "test-3", "test-4", "validation-4", "test-3-5"]

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -384,3 +385,14 @@ def test_a_vocabulary_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / VOCABULARY).unlink()
     with pytest.raises(UserError, match=r"source\.model has the special ids"):
         Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), UserError("line 7 is no text")])
+def test_what_the_lines_raise_is_no_refusal_of_sentencepiece(failure: BaseException) -> None:
+    def lines() -> Iterator[str]:
+        yield from ["a line"] * 50
+        raise failure
+
+    with pytest.raises(type(failure)) as raised:
+        learn(lines(), 100, Settings(vocabulary_size=300), 1)
+    assert raised.value is failure

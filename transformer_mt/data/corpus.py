@@ -38,9 +38,13 @@ ORIGINS = "train.sources.json"
 def test_names(config: Config) -> list[str]:
     """Names of the test sets in files: `test`, further ones by their own name."""
     names: list[str] = []
-    for number, source in enumerate(config.data.test):
-        name = "test" if number == 0 else sources.name_of(source, f"test-{number + 1}")
-        names.append(name if name not in {*names, "train", "validation"} else f"{name}-{number + 1}")
+    for place, source in enumerate(config.data.test):
+        number = place
+        name = wanted = "test" if number == 0 else sources.name_of(source, f"test-{number + 1}")
+        while name in {*names, "train", "validation"}:
+            number += 1
+            name = f"{wanted}-{number}"
+        names.append(name)
     return names
 
 

@@ -40,6 +40,8 @@ class Learned:
     """Lines learned from."""
     too_long: int
     """Lines left out because they are longer than tokenizer.max_line_bytes."""
+    failure: BaseException | None = None
+    """What the lines raised: an error of reading, or a wish to stop."""
 
 
 def learn(lines: Iterable[str], count: int, settings: Settings, seed: int, symbols: Sequence[str] = ()) -> Learned:
@@ -76,6 +78,8 @@ def learn(lines: Iterable[str], count: int, settings: Settings, seed: int, symbo
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
+        if result.failure:  # SentencePiece tells what its lines raise as an error of its own
+            raise result.failure from None
         raise _explained(str(error), result, settings, len(symbols)) from None
     result.model = model.getvalue()
     return result
@@ -124,12 +128,18 @@ def missing_symbols(
 
 def _sampled(lines: Iterable[str], result: Learned, settings: Settings, seed: int) -> Iterator[str]:
     """Draws lines evenly over the whole corpus, and counts them."""
-    for line in drawn_evenly(lines, result.lines, settings.sample_lines, seed):
-        if len(line.encode()) > settings.max_line_bytes:
-            result.too_long += 1
-        else:
-            result.sampled += 1
-            yield line
+    try:
+        for line in drawn_evenly(lines, result.lines, settings.sample_lines, seed):
+            if len(line.encode()) > settings.max_line_bytes:
+                result.too_long += 1
+            else:
+                result.sampled += 1
+                yield line
+    except GeneratorExit:
+        raise
+    except BaseException as failure:
+        result.failure = failure
+        raise
 
 
 def _explained(message: str, result: Learned, settings: Settings, symbols: int) -> UserError:
