@@ -55,6 +55,11 @@ def test_shares_come_to_what_one_machine_makes(tmp_path: Path, environment: dict
     assert "up to date" in run(many, "tokenize", env=environment)
     assert digests(many / "run", without=UNEQUAL) == digests(one / "run", without=UNEQUAL)
     assert "run/ids: up to date" in run(many, "tokenize", "--shard", "1/2", env=environment)
+    # What a kill, or a share that came late, has left of a stage that is made.
+    (many / "run/parts/download").mkdir(parents=True)
+    (many / "run/parts/download/made-from.json").write_text("{}", "utf-8")
+    run(many, "download", env=environment)
+    assert not (many / "run/parts").exists()
 
 
 def test_shares_of_something_else_are_refused(tmp_path: Path, environment: dict[str, str]) -> None:

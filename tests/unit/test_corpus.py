@@ -165,3 +165,12 @@ def test_no_two_test_sets_have_one_name(tmp_path: Path) -> None:
             (("a", None), ("b", "test-3"), ("c", "test"), ("d", "validation"), ("e", "test-3"))]  # fmt: skip
     names = corpus.test_names(config(tmp_path, [{"tsv": "t.tsv"}], test=test))
     assert names == ["test", "test-3", "test-4", "validation-4", "test-3-5"]
+
+
+def test_equal_sources_are_sources_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\n", "utf-8")
+    (tmp_path / "c.tsv").write_text("c\td\n", "utf-8")
+    train = [{"tsv": "a.tsv"}, {"tsv": "c.tsv", "weight": 3}, {"tsv": "a.tsv"}]
+    files = make(config(tmp_path, train), tmp_path / "out")[2]
+    origins = json.loads(files["train.sources.json"])
+    assert [(origin["of"], origin["end"]) for origin in origins] == [(0, 1), (1, 2), (2, 2)]

@@ -37,14 +37,14 @@ PROGRAM = """
 import json, sys
 from collections import Counter
 from transformer_mt.config import HubSource, Languages
-from transformer_mt.data import sources
+from transformer_mt.data import hub, sources
 from transformer_mt.errors import UserError
 
 def answer(languages, options):
     languages = Languages(source=languages[:2], target=languages[3:])
     counts = Counter()
     try:
-        source = sources.resolve_hub(HubSource(hub="wmt/wmt14").model_copy(update=options), languages)
+        source = hub.resolve_hub(HubSource(hub="wmt/wmt14").model_copy(update=options), languages)
         pairs = [tuple(pair) for pair in sources.read(source, languages, "error", counts)]
     except UserError as failure:
         return str(failure)

@@ -191,9 +191,10 @@ class _Reader:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.parts = [(source, part) for source in config.data.train for part in sources.parts(source)]
-        self.numbers = [number for number, source in enumerate(config.data.train) for _ in sources.parts(source)]
-        """Of the source that each part belongs to: two sources may be equal."""
+        self.parts = [
+            (number, part) for number, source in enumerate(config.data.train) for part in sources.parts(source)
+        ]
+        """Single files and the like, each with the number of its source: two sources may be equal."""
         self.share = 0.0
         """How much of all of them has been read, where their sizes are known."""
 
@@ -214,9 +215,9 @@ class _Reader:
                 self.share = (sum(sizes[:number]) + sizes[number] * tally.share_read) / whole if whole else 0.0
                 yield Chunk(number, list(one), list(other), np.asarray(lines, np.int64), reading - told)
                 told, rows = reading.copy(), [] if ended else list(islice(pairs, CHUNK_PAIRS))
-            if number + 1 == len(self.parts) or self.parts[number + 1][0] is not source:
+            if number + 1 == len(self.parts) or self.parts[number + 1][0] != source:
                 if not found:
-                    raise UserError(f"no pairs in {sources.describe(source)}")
+                    raise UserError(f"no pairs in {sources.describe(self._config.data.train[source])}")
                 found = 0
 
 
@@ -225,8 +226,8 @@ class _Training:
 
     def __init__(self, config: Config, reader: _Reader, folder: Path, say: Say, rejected: BinaryIO | None) -> None:
         self._config, self._folder, self._say, self._rejected = config, folder, say, rejected
-        self._parts, self._reader = reader.parts, reader
-        self._names = [sources.describe(part) for _, part in self._parts]
+        self._parts, self._reader = [part for _, part in reader.parts], reader
+        self._names = [sources.describe(part) for part in self._parts]
         self._ends = [0] * len(self._parts)
         self._sums = _Sums()
 
@@ -253,7 +254,7 @@ class _Training:
 
     def _add(self, cleaned: Cleaned, files: Sequence[BinaryIO]) -> None:
         """Writes what stays of a chunk and counts the rest."""
-        sums, tag = self._sums, self._parts[cleaned.part][0].tag
+        sums, tag = self._sums, self._parts[cleaned.part].tag
         source = _tagged(cleaned.source, tag) if tag else cleaned.source
         for file, content in zip(files, (source, cleaned.target, cleaned.lines.astype("<i8").tobytes()), strict=True):
             file.write(content)
@@ -297,7 +298,7 @@ class _Training:
                     while number >= self._ends[part]:
                         part += 1
                     if mark:
-                        tag = self._parts[part][0].tag
+                        tag = self._parts[part].tag
                         text = pair[0].decode().removeprefix(f"{tag} " if tag else "")
                         texts = text.rstrip("\n"), pair[1].decode().rstrip("\n")
                         self._reject("duplicate", part, int(before[number]), texts, self._rejected)
@@ -317,7 +318,7 @@ class _Training:
         """Writes where pairs came from, and says what became of them."""
         sums = self._sums
         ends = np.maximum.accumulate(self._ends).tolist()
-        rows = zip(self._names, ends, self._reader.numbers, strict=True)
+        rows = zip(self._names, ends, (source for source, _ in self._reader.parts), strict=True)
         write_json(self._folder / ORIGINS, [dict(zip(("source", "end", "of"), row, strict=True)) for row in rows])
         odd = warnings(sums.read, sums.kept, sums.dropped, sums.noticed)
         if not sums.kept:

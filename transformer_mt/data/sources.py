@@ -25,11 +25,10 @@ from transformer_mt.config import (
     UrlSource,
 )
 from transformer_mt.data import catalogue, files, hub, readers, test_sets, tmx
-from transformer_mt.data.hub import resolve_hub
 from transformer_mt.data.readers import Pair, Tally
 from transformer_mt.errors import UserError
 
-__all__ = ["Pair", "Tally", "check", "describe", "name_of", "pairs_of", "parts", "paths_of", "read", "resolve_hub"]
+__all__ = ["Pair", "Tally", "check", "describe", "name_of", "pairs_of", "parts", "paths_of", "read"]
 
 # What a side of a text pair is not, whatever its bytes look like.
 _OTHER_FORMATS = {
