@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing.connection import Connection
 
 import pytest
 
@@ -84,3 +85,37 @@ def test_processes_end_with_a_parent_that_is_killed() -> None:
     while any(os.path.exists(f"/proc/{worker}") for worker in workers):
         assert time.monotonic() < limit
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("milliseconds", [20, 120, 350])
+def test_a_signal_to_all_while_processes_begin_is_the_parents_alone(milliseconds: int) -> None:
+    program = (
+        "from functools import partial\nfrom tests.unit.test_parallel import make\n"
+        "from transformer_mt.data.parallel import in_order\n"
+        "if __name__ == '__main__':\n"
+        "    print('ready', flush=True)\n"
+        "    try:\n        list(in_order(partial(make, 1), [0] * 100_000, 4))\n"
+        "    except KeyboardInterrupt:\n        raise SystemExit(130)\n"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], text=True, start_new_session=True, **pipes) as parent:
+        assert parent.stdout and parent.stdout.readline() == "ready\n"
+        time.sleep(milliseconds / 1000)
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.communicate(timeout=30) == ("", "") and parent.returncode == 130
+
+
+def tell_mask(connection: Connection, make: object) -> None:
+    connection.send(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+
+
+def test_a_process_begins_deaf_to_the_signals_that_its_parent_answers() -> None:
+    """Also the first one, with which multiprocessing begins a process of its own that lifts the mask."""
+    program = (
+        "from tests.unit.test_parallel import tell_mask\nfrom transformer_mt.data import parallel\n"
+        "if __name__ == '__main__':\n"
+        "    parallel._work = tell_mask\n"
+        "    process, connection = parallel._hired(None)\n    print(*map(int, connection.recv()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [str(int(signal.SIGINT)), str(int(signal.SIGTERM))], done.stderr
