@@ -129,10 +129,44 @@ def test_files_anywhere_are_streamed(tmp_path: Path) -> None:
     }  # fmt: skip
     assert counts == {"line_break_in_value": 1}
     for name, words in [
-        ("none.csv", "none.csv cannot be read: FileNotFoundError"), ("a.xml", "wanted a name that ends in .parquet"),
+        ("none.csv", "none.csv cannot be read: FileNotFoundError"),
+        ("none.parquet", "cannot be read: FileNotFoundError"),
+        ("a.xml", "wanted a name that ends in .parquet"),
     ]:  # fmt: skip
         with pytest.raises(UserError, match=re.escape(words)):
             list(sources.read(UrlSource(url=f"file://{tmp_path}/{name}"), LANGUAGES, "error", counts))
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b'en,de\n"say ""a""","two\nlines"\n007,NA\n,\n', [('say "a"', "two lines"), ("007", "NA"), ("", "")]),
+        (b"\xef\xbb\xbfid,de,en\r\n1,x,y\r\n", [("y", "x")]),
+        (b'en,de\n"One",two,Eins\n', "row 1: found 3 fields, wanted 2 as in the heading"),
+        (b"en,de\na,b\nOnly one\n", "row 2: found 1 fields, wanted 2"),
+        (b'en,de\n"a"b,c\n', "row 1: "),
+        (b'en,de\na,"b\n', "row 1: "),
+        (b"en,fr\na,b\n", "has the columns en, fr; wanted en, de"),
+        (b"", "has the columns (none); wanted en, de"),
+        (b"en,de\na,caf\xe9\n", "row 1: text that is not UTF-8"),
+    ],
+)
+def test_csv_is_read_strictly(tmp_path: Path, content: bytes, found: list[tuple[str, str]] | str) -> None:
+    for name, packed in (("t.csv", content), ("t.csv.gz", gzip.compress(content))):
+        (tmp_path / name).write_bytes(packed)
+        reading = sources.read(UrlSource(url=f"file://{tmp_path}/{name}"), LANGUAGES, "error", Counter())
+        if isinstance(found, str):
+            with pytest.raises(UserError, match=re.escape(found)):
+                list(reading)
+        else:
+            assert [(pair.source, pair.target) for pair in reading] == found
+
+
+def test_bad_bytes_in_csv_can_be_left_out(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"en,de\na,caf\xe9\nc,d\n")
+    counts: Counter[str] = Counter()
+    pairs = list(sources.read(UrlSource(url=f"file://{tmp_path}/t.csv"), LANGUAGES, "skip_pair", counts))
+    assert [tuple(pair) for pair in pairs] == [("c", "d", 2)] and counts == {"bad_bytes": 1}
 
 
 def test_only_the_commit_is_asked_for_once_it_is_known(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Data sets of the Hugging Face hub: choosing the part, pinning the commit, loading, and plain words for failures."""
 
-import csv
 import os
 import re
 import sys
@@ -70,19 +69,12 @@ def stream(source: UrlSource) -> Iterator[Any]:
         UserError: the kind of the files is not known, or they cannot be read.
     """
     if not (builder := _builder(source.url)):
-        raise UserError(f"{source.url}: wanted a name that ends in {', '.join(_BUILDERS)}, packed or not")
+        raise UserError(f"{source.url}: wanted a name that ends in {', '.join(_BUILDERS)}, .csv, .tsv, packed or not")
     with _quiet():
         import datasets
 
-        options: dict[str, Any] = {}
-        if builder == "csv":  # text such as NA is text
-            options = {"keep_default_na": False}
-            if ".tsv" in source.url.rpartition("/")[2]:
-                options |= {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
         try:
-            rows = datasets.load_dataset(
-                builder, data_files={"train": source.url}, split="train", streaming=True, **options
-            )
+            rows = datasets.load_dataset(builder, data_files={"train": source.url}, split="train", streaming=True)
             yield from rows.with_format("arrow").iter(batch_size=BATCH_ROWS)
         except UserError:
             raise
@@ -91,7 +83,12 @@ def stream(source: UrlSource) -> Iterator[Any]:
             raise UserError(f"{source.url} cannot be read: {words}") from failure
 
 
-_BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv"}
+_BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}
+
+
+def is_csv(url: str) -> bool:
+    """Whether a URL is named as comma- or tab-separated values, which the client would guess at."""
+    return bool({".csv", ".tsv"} & set(Path(url.partition("?")[0]).suffixes[-2:]))
 
 
 def _builder(url: str) -> str | None:

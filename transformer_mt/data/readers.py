@@ -4,6 +4,7 @@ A record ends at a line feed and nothing else, and the two sides are never shift
 is an error.
 """
 
+import csv
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -185,6 +186,41 @@ def _pair(where: str, values: list[object], number: int, tally: Tally) -> Pair |
 
 def _listed(names: Iterable[object]) -> str:
     return ", ".join(map(str, names)) or "(none)"
+
+
+def csv_pairs(url: str, keys: Sequence[str], tally: Tally) -> Iterator[Pair]:
+    """Two columns of CSV (with quoting) or TSV files (without) wherever fsspec can read; each has a heading.
+
+    A record may have line breaks in quoted values; rows are counted with the heading left out.
+    """
+    import fsspec
+
+    tabs = ".tsv" in url.rpartition("/")[2]
+    form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
+    csv.field_size_limit(1 << 30)
+    number = 0
+    try:
+        # Bytes that are no text stay recognisable, for the tally to judge row by row.
+        decoding = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
+        for opened in fsspec.open_files(url, "rt", compression="infer", expand=True, **decoding):
+            with opened as file:
+                rows = csv.reader(file, **form)
+                heading = next(rows, [])
+                if not set(keys) <= set(heading):
+                    raise UserError(f"{url} has the columns {_listed(heading)}; wanted {_listed(keys)}")
+                places = [heading.index(key) for key in keys]
+                for row in rows:
+                    number += 1
+                    if len(row) != len(heading):
+                        wanted = f"wanted {len(heading)} as in the heading"
+                        raise UserError(f"{url}, row {number}: found {len(row)} fields, {wanted}")
+                    if pair := _pair(f"{url}, row {number}", [row[place] for place in places], number, tally):
+                        yield pair
+    except csv.Error as failure:
+        raise UserError(f"{url}, row {number + 1}: {failure}") from None
+    except (OSError, EOFError, ImportError, ValueError) as failure:  # of storages and of what unpacks
+        words = f"{type(failure).__name__}: {failure}".split("\n", 1)[0]
+        raise UserError(f"{url} cannot be read: {words}") from None
 
 
 def parquet_tables(path: Path, tally: Tally) -> Iterator[Any]:

@@ -167,6 +167,8 @@ def pairs_of(part: Source, languages: Languages, tally: Tally) -> Iterator[Pair]
             tables = readers.parquet_tables(path, tally)
         case HubSource():
             tables = hub.load(part, languages)
+        case UrlSource() if hub.is_csv(part.url):
+            return readers.csv_pairs(part.url, columns, tally)
         case UrlSource():
             tables = hub.stream(part)
         case _:
