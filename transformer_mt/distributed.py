@@ -165,15 +165,25 @@ def process_group(device: str = "auto") -> Iterator[Process]:
         raise
     except Stopped:
         together = True
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):  # all is saved: another one only spoils what is told of it
-                signal.signal(number, signal.SIG_IGN)
         raise
     finally:
-        notice.close()  # it makes signals, which nothing waits for any more
-        _let_go()
+        with _deaf():
+            notice.close()
+            _let_go()
         if together:  # after a failure it may wait for a rank that is gone
             dist.destroy_process_group()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Lets no signal replace what a process that leaves anyhow is about to tell."""
+    numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _let_go() -> None:
