@@ -4,6 +4,7 @@ Run by `scripts/benchmark.py preparing`.
 """
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -69,12 +70,19 @@ def _encoding(lines: tuple[list[str], list[str]], options: argparse.Namespace, f
     _write(folder, lines, len(lines[0]), options.vocabulary)
     command = [sys.executable, "-m", "transformer_mt", "tokenize", "--quiet", "--config", "c.yaml"]
     subprocess.run(command, cwd=folder, check=True)
-    run = folder / "run"
+    # A program of its own: worker processes import what their parent began with, and the command begins without torch.
+    command = [sys.executable, __file__, str(folder / "run"), str(options.repeat)]
+    result: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return result
+
+
+def _by_turns(run: Path, repeat: int) -> dict[str, Any]:
+    """The corpus of a run encoded as `tokenize` does it, and by SentencePiece alone, so often."""
     config = Config.model_validate(yaml.safe_load((run / "config.yaml").read_text("utf-8")))
     model = sentencepiece.SentencePieceProcessor(model_file=str(run / "tokenizer" / "spm.model"))
     sides = [(run / "corpus" / f"train.{language}").read_text("utf-8").split("\n")[:-1] for language in ("en", "de")]
     seconds: dict[str, list[float]] = {"ours": [], "alone": []}
-    for _ in range(options.repeat):
+    for _ in range(repeat):
         with tempfile.TemporaryDirectory() as place:
             begin = time.perf_counter()
             encode_corpus(config, run / "corpus", run / "tokenizer", Path(place), lambda text: None)
@@ -129,3 +137,7 @@ def _anonymous(process: int) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in status.split("\n") if line.startswith("RssAnon")), 0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(_by_turns(Path(sys.argv[1]), int(sys.argv[2]))))
