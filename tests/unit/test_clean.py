@@ -8,6 +8,7 @@ import pytest
 
 from transformer_mt.config import Cleaning, Languages
 from transformer_mt.data.clean import Chunk, Cleaned, Cleaner, filters, keys_of, normalize, warnings
+from transformer_mt.data.readers import Pair
 
 OFF = Cleaning(max_words=None, max_characters=None, max_length_ratio=None, deduplicate=False, remove_test_overlap=False)
 ENGLISH_GERMAN = Languages(source="en", target="de")
@@ -15,8 +16,10 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 PERSIAN = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
 
 
-def clean(cleaning: Cleaning, *pairs: tuple[str, str], held_out: list[str] | None = None, **keys: bool) -> Cleaned:
-    cleaner = Cleaner(cleaning, ENGLISH_GERMAN, keys_of(held_out or []), **keys)
+def clean(
+    cleaning: Cleaning, *pairs: tuple[str, str], held_out: list[tuple[str, str]] | None = None, **keys: bool
+) -> Cleaned:
+    cleaner = Cleaner(cleaning, ENGLISH_GERMAN, keys_of(Pair(*pair, 1) for pair in held_out or []), **keys)
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     return cleaner(Chunk(0, sources, targets, np.arange(1, len(pairs) + 1)))
 
@@ -168,12 +171,18 @@ def test_equal_pairs_have_equal_keys() -> None:
     assert keys[0] == keys[1] == keys[5] and len(set(keys)) == 4
 
 
-def test_sources_of_the_test_data_are_left_out_of_training() -> None:
-    held_out = ["A  test\tsentence.", ""]
-    pairs = [("A test sentence.", "x"), ("Another.", "A test sentence.")]
+def test_either_side_of_the_test_data_is_left_out_of_training() -> None:
+    """A reference may come back as the target of a pair whose source a machine made."""
+    held_out = [("A  test\tsentence.", "Ein Satz."), ("", "")]
+    pairs = [
+        ("A test sentence.", "x"),
+        ("Another.", "A test sentence."),
+        ("Other.", "Ein\u00a0Satz."),
+        ("Ein Satz.", "y"),
+    ]
     cleaned = clean(Cleaning(), *pairs, held_out=held_out)
-    assert cleaned.lines.tolist() == [2] and cleaned.dropped == {"test_overlap": 1}
-    assert clean(OFF, *pairs, held_out=held_out).lines.tolist() == [1, 2]
+    assert cleaned.lines.tolist() == [2, 4] and cleaned.dropped == {"test_overlap": 2}
+    assert clean(OFF, *pairs, held_out=held_out).lines.tolist() == [1, 2, 3, 4]
 
 
 def test_half_a_surrogate_pair_does_not_stop_the_cleaning() -> None:

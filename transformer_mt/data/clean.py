@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.config import Cleaning, Languages
 from transformer_mt.data.languages import Direction, is_foreign, scripts_of
+from transformer_mt.data.readers import Pair
 
 # Control characters that are not white space, and characters that show nothing: soft hyphen, zero-width space,
 # direction marks, word joiner and its kin, byte order mark.
@@ -170,7 +171,7 @@ class Cleaner:
     def __init__(
         self, cleaning: Cleaning, languages: Languages, held_out: frozenset[int], *, keep_rejected: bool = False
     ) -> None:
-        """`held_out`: `keys_of` sources of the validation and test data; `keep_rejected` keeps every dropped pair."""
+        """`held_out`: `keys_of` the validation and test data; `keep_rejected` keeps every dropped pair."""
         self._held_out = held_out if cleaning.remove_test_overlap else frozenset()
         self._filters = filters(cleaning, languages)
         self._direction = Direction(languages.source, languages.target)
@@ -212,7 +213,8 @@ class Cleaner:
                 if rule.on:
                     return rule.name, spared_by
                 spared_by.append(rule.name)
-        overlap = self._held_out and key_of(source) in self._held_out
+        # A reference may come back as the target of a pair that a machine made (back-translation).
+        overlap = self._held_out and not self._held_out.isdisjoint(_keys(source, target))
         return ("test_overlap" if overlap else None), spared_by
 
     def _look(self, source: str, target: str, noticed: Counter[str]) -> None:
@@ -227,9 +229,13 @@ def key_of(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
-def keys_of(texts: Iterable[str]) -> frozenset[int]:
-    """The keys of texts after `normalize`."""
-    return frozenset(key_of(normalize(text)) for text in texts)
+def keys_of(pairs: Iterable[Pair]) -> frozenset[int]:
+    """The keys of both sides of pairs after `normalize`; the same text on the other side has another one."""
+    return frozenset(key for pair in pairs for key in _keys(normalize(pair.source), normalize(pair.target)))
+
+
+def _keys(source: str, target: str) -> tuple[int, int]:
+    return key_of(source), key_of(f"\0{target}")
 
 
 def warnings(read: int, kept: int, dropped: Counter[str], noticed: Counter[str]) -> list[str]:

@@ -88,7 +88,7 @@ def clean_share(config: Config, parts: Parts, share: Share, say: Say, workers: i
         for _, chosen in _held_out(config)
         for source in chosen
     )
-    held_out = keys_of(pair.source for pairs in reading for pair in pairs)
+    held_out = keys_of(pair for pairs in reading for pair in pairs)
     reader = _Reader(config)
     with Progress(say, f"share {share}") as progress:
         own = parts.own(reader.chunks(), share)
@@ -139,7 +139,7 @@ def _same_data(old: dict[str, Any], source: HubSource) -> bool:
 def _write_untouched(
     config: Config, folder: Path, name: str, given: Sequence[Source], say: Say
 ) -> tuple[dict[str, Any], frozenset[int]]:
-    """Writes the text of validation or test sources as it is; counts, and the keys of its sources."""
+    """Writes the text of validation or test sources as it is; counts, and the keys of both sides."""
     counts: Counter[str] = Counter()
     keys, written = [], 0
     with ExitStack() as stack:
@@ -148,7 +148,7 @@ def _write_untouched(
             for chunk in _lists(sources.read(source, config.languages, config.data.on_bad_bytes, counts), CHUNK_PAIRS):
                 one.write("".join(f"{pair.source}\n" for pair in chunk).encode())
                 other.write("".join(f"{pair.target}\n" for pair in chunk).encode())
-                keys.append(keys_of(pair.source for pair in chunk))
+                keys.append(keys_of(chunk))
                 written += len(chunk)
     say(f"{name}: {written} pairs{_reasons(counts)}")
     return {"pairs": written, **counts}, frozenset().union(*keys)
