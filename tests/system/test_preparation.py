@@ -246,6 +246,17 @@ def test_dirty_files(tmp_path: Path) -> None:
     assert "6 pairs kept of 10, duplicate 1, empty_source 1, empty_target 1, test_overlap 1" in told
 
 
+def test_an_empty_side_of_a_test_set_is_told(task: Path) -> None:
+    """It is a reference that nothing matches, and a key that is missing in JSON lines is one as well."""
+    rows = [{"en": "ba", "de": "ab"}, {"en": "ba"}, {"en": "ba", "de": " "}, {"en": None, "de": "ab"}]
+    (task / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    write_config(task, data={"test": [{"jsonl": "test.jsonl"}]})
+    told = tokenize(task)
+    assert "warning: test: pairs with an empty side stay: line 2 of test.jsonl, line 3 of test.jsonl, line 4" in told
+    assert "test: 4 pairs, empty_side 3" in told
+    assert (task / "run" / "corpus" / "test.de").read_text("utf-8") == "ab\n\n \nab\n"
+
+
 def test_unequal_files_and_bad_bytes(task: Path) -> None:
     lines = (task / "train.de").read_bytes().split(b"\n")
     (task / "train.de").write_bytes(b"\n".join(lines[:-2]) + b"\n")

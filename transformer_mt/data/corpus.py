@@ -141,7 +141,7 @@ def _write_untouched(
 ) -> tuple[dict[str, Any], frozenset[int]]:
     """Writes the text of validation or test sources as it is; counts, and the keys of both sides."""
     counts: Counter[str] = Counter()
-    keys, written = [], 0
+    keys, written, empty = [], 0, list[str]()
     with ExitStack() as stack:
         one, other = (stack.enter_context(path.open("wb")) for path in sides(folder, name, config.languages))
         for source in given:
@@ -150,6 +150,11 @@ def _write_untouched(
                 other.write("".join(f"{pair.target}\n" for pair in chunk).encode())
                 keys.append(keys_of(chunk))
                 written += len(chunk)
+                lines = [pair.line for pair in chunk if not (pair.source.strip() and pair.target.strip())]
+                empty += [f"line {line} of {sources.describe(source)}" for line in lines]
+    if empty:
+        counts["empty_side"] = len(empty)
+        say(f"warning: {name}: pairs with an empty side stay: {', '.join(empty[:3])}{', ...' * (len(empty) > 3)}")
     say(f"{name}: {written} pairs{_reasons(counts)}")
     return {"pairs": written, **counts}, frozenset().union(*keys)
 
