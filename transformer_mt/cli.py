@@ -1,9 +1,7 @@
 """The command line: parse, load the configuration, call one function, print. Nothing heavy is imported up here."""
 
-import io
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transformer_mt import __version__, options
+from transformer_mt import __version__, options, streams
 from transformer_mt.cli_tokenizer import tokenizer_app
 from transformer_mt.errors import UserError, reported
 from transformer_mt.progress import Speaker
@@ -37,9 +35,7 @@ app.add_typer(tokenizer_app, name="tokenizer")
 def main() -> None:
     """The entry point of the command."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of a rank that is gone we tell in a sentence, not in frames
-    for stream in (sys.stdout, sys.stderr):  # UTF-8 whatever the locale; None under pythonw, a StringIO in tests
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    streams.prepare()
     app(prog_name="transformer-mt")
 
 

@@ -107,7 +107,8 @@ def reported(*, debug: bool, rank: int | None = None, local_rank: int = 0) -> It
     try:
         with _sigterm_raised():
             yield
-        sys.stdout.flush()  # a reader who left is noticed here, not when the interpreter ends
+        if sys.stdout:
+            sys.stdout.flush()  # a reader who left is noticed here, not when the interpreter ends
     except BrokenPipeError:  # the reader of our output left, as in `| head -1`: not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor when it flushes what is left
         raise SystemExit(0) from None

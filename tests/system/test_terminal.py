@@ -3,10 +3,13 @@
 import fcntl
 import os
 import pty
+import shlex
 import struct
 import subprocess
 import termios
 from pathlib import Path
+
+import pytest
 
 from tests.running import COMMAND, command, environment, events
 
@@ -50,3 +53,18 @@ def test_tensorboard_has_the_metrics(task: Path) -> None:
     assert found.keys() == logged.keys()
     assert all(abs(found[step] - loss) < 1e-4 for step, loss in logged.items())
     assert board.Scalars("validation/loss")
+
+
+@pytest.mark.parametrize("after", ["2>&1 | head -n 1", "2>&-", ">&- 2>&- <&-", "2> /dev/full"])
+def test_work_is_done_where_nobody_hears_of_it(task: Path, after: str) -> None:
+    """The reader of messages left, or there is none, or its disk is full: the files are the same."""
+    shell = f"{shlex.join(COMMAND)} tokenize --config c.yaml --set output=unheard {after}; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], cwd=task, env=environment(), capture_output=True, timeout=200)
+    *said, code = done.stdout.decode().splitlines()
+    assert code == "0" and len(said) == ("head" in after) and not done.stderr
+    assert command("tokenize", "--config", "c.yaml", "--set", "output=heard", cwd=task).returncode == 0
+    names = sorted(path.relative_to(task / "heard") for path in (task / "heard").glob("*/*"))
+    assert names and names == sorted(path.relative_to(task / "unheard") for path in (task / "unheard").glob("*/*"))
+    for name in names:
+        if name.suffix != ".json":  # records have times
+            assert (task / "heard" / name).read_bytes() == (task / "unheard" / name).read_bytes(), name
