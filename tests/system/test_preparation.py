@@ -257,6 +257,12 @@ def test_an_empty_side_of_a_test_set_is_told(task: Path) -> None:
     assert (task / "run" / "corpus" / "test.de").read_text("utf-8") == "ab\n\n \nab\n"
 
 
+def test_a_language_whose_script_is_not_known_is_told(task: Path) -> None:
+    write_config(task, data={"cleaning": {"check_script": True}}, languages={"target": "qaa"})
+    told = tokenize(task)
+    assert "warning: check_script: the script of qaa is not known" in told and "script of en" not in told
+
+
 def test_unequal_files_and_bad_bytes(task: Path) -> None:
     lines = (task / "train.de").read_bytes().split(b"\n")
     (task / "train.de").write_bytes(b"\n".join(lines[:-2]) + b"\n")

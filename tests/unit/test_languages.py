@@ -11,6 +11,7 @@ from transformer_mt.data.languages import Direction, function_words, is_foreign,
         ("en", {"LATIN"}), ("de-AT", {"LATIN"}), ("RU", {"CYRILLIC"}), ("zh", {"CJK"}), ("zh-Hant", {"CJK"}),
         ("ja", {"HIRAGANA", "KATAKANA", "CJK"}), ("sr", {"CYRILLIC", "LATIN"}), ("sr-Latn", {"LATIN"}),
         ("sr_cyrl", {"CYRILLIC"}), ("pa", {"GURMUKHI"}), ("tlh", set()),
+        ("deu", {"LATIN"}), ("rus_Cyrl", {"CYRILLIC"}), ("RUS", {"CYRILLIC"}), ("srp-Latn", {"LATIN"}),
     ],
 )  # fmt: skip
 def test_scripts_of_languages(language: str, expected: set[str]) -> None:
@@ -46,6 +47,7 @@ def test_the_small_words_tell_the_direction() -> None:
     english, german = "that is the name of the file and not of the folder", "das ist der Name der Datei und nicht die"
     assert direction.can_tell
     assert direction.of(english, german) == 1 and direction.of(german, english) == -1
+    assert Direction("eng_Latn", "ger").of(german, english) == -1
     assert direction.of("apt-get install", "apt-get install") == 0 == direction.of(english, english)
     assert Direction("en", "ru").of("Это русский", "This is English") == -1
     assert not Direction("en", "qaa").can_tell and Direction("zh", "en").can_tell

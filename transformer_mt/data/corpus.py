@@ -23,6 +23,7 @@ from transformer_mt.data import hub, sources
 from transformer_mt.data.clean import EXAMPLE_CHARACTERS, EXAMPLES, Chunk, Cleaned, Cleaner, keys_of, warnings
 from transformer_mt.data.duplicates import Duplicates
 from transformer_mt.data.files import lines as lines_of
+from transformer_mt.data.languages import scripts_of
 from transformer_mt.data.parallel import cores, in_order
 from transformer_mt.data.shards import Parts, Share
 from transformer_mt.data.sources import Pair, Tally
@@ -328,6 +329,10 @@ class _Training:
         odd = warnings(sums.read, sums.kept, sums.dropped, sums.noticed)
         if not sums.kept:
             raise UserError(f"no usable training pair: {sums.read} read{_reasons(sums.dropped)}", *odd)
+        languages = self._config.languages
+        if self._config.data.cleaning.check_script:
+            unknown = [code for code in (languages.source, languages.target) if not scripts_of(code)]
+            odd += [f"check_script: the script of {code} is not known, its side was not checked" for code in unknown]
         self._say(f"train: {sums.kept} pairs kept of {sums.read}{_reasons(sums.dropped)}{_reasons(sums.reading)}")
         for warning in odd:
             self._say(f"warning: {warning}")
