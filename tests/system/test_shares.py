@@ -78,6 +78,24 @@ def test_shares_of_something_else_are_refused(tmp_path: Path, environment: dict[
     run(tmp_path, "download", env=environment)
 
 
+def test_a_damaged_part_is_named_and_made_again(tmp_path: Path, environment: dict[str, str]) -> None:
+    write_task(tmp_path, 200)
+    write_config(tmp_path)
+    for share in ("1/2", "2/2"):
+        run(tmp_path, "download", "--shard", share, env=environment)
+    part = tmp_path / "run/parts/download/0000001.npz"
+    whole = part.read_bytes()
+    for damage in (whole[: len(whole) // 2], b"", None):
+        part.unlink()
+        if damage is not None:
+            part.write_bytes(damage)
+        told = run(tmp_path, "download", env=environment, code=1)
+        assert "0000001.npz is missing or damaged" in told and "delete it, and run share 2/2 again" in told
+    run(tmp_path, "download", "--shard", "2/2", env=environment)
+    assert part.read_bytes() == whole
+    run(tmp_path, "download", env=environment)
+
+
 @pytest.mark.parametrize("wrong", ["0/2", "3/2", "1", "a/b", "1/0"])
 def test_shares_are_given_as_two_numbers(tmp_path: Path, wrong: str) -> None:
     write_task(tmp_path, 20)

@@ -8,12 +8,14 @@ import json
 import os
 import re
 import uuid
+import zlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -91,6 +93,7 @@ class Parts:
 
         Raises:
             UserError: shares are missing.
+            RunError: what a share made is damaged.
         """
         shares = [Share(number, count) for number in range(1, count + 1)]
         found = {share: read_json(self._done(share)) for share in shares}
@@ -100,8 +103,16 @@ class Parts:
         if len(chunks) > 1:
             raise RunError(f"{self.folder}: shares found {sorted(chunks)} chunks; delete the folder")
         for number in range(chunks.pop()):
-            with np.load(self._path(number)) as packed:
-                yield _unpacked(kind, packed)
+            try:
+                with np.load(self._path(number)) as packed:
+                    result = _unpacked(kind, packed)
+            except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error) as failure:
+                share = Share(number % count + 1, count)
+                raise RunError(
+                    f"{self._path(number)} is missing or damaged ({type(failure).__name__}): delete it, and run "
+                    f"share {share} again"
+                ) from failure
+            yield result
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:07}.npz"
