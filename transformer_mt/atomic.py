@@ -64,10 +64,12 @@ def new_folder(final: Path, *, replace: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Lets an error of the system name the file that it is about, which those of an open file do not."""
+    """Lets an error of the system name the file (or folder) that it is about, which those of an open file do not."""
     try:
         yield
     except OSError as error:
+        if error.errno is None or error.filename:  # of a network, say; or it names one
+            raise
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 

@@ -419,9 +419,9 @@ def config_check(config: options.Config, set_: options.Set = None, debug: option
     """Tell what is wrong with a configuration and its files; nothing is run."""
     with _errors(debug):
         loaded = _load(config, set_)
-        from transformer_mt.data.prepare import check_sources
+        from transformer_mt.stages import check
 
-        check_sources(loaded)
+        check(loaded)
         typer.echo(f"{config}: no errors")
 
 

@@ -9,7 +9,7 @@ from transformer_mt.config import Config
 from transformer_mt.data import corpus, prepare
 from transformer_mt.data.shards import MADE_FROM, Parts, Share
 from transformer_mt.errors import UserError
-from transformer_mt.stages import Stage, check_run_folder, parts_folder, refuse_changes, stages
+from transformer_mt.stages import Stage, check, parts_folder, refuse_changes, stages
 from transformer_mt.stages import pinned as pinned_before
 
 Result = TypeVar("Result")
@@ -18,8 +18,7 @@ Say = Callable[[str], None]
 
 def make_share(config: Config, name: str, share: Share, say: Say, workers: int) -> None:
     """Makes one share of a stage (download or encode), or what is still missing of it."""
-    prepare.check_sources(config)
-    check_run_folder(config)
+    check(config)
     refuse_changes(config, say)
     run, folder = config.output, parts_folder(config.output, name)
     every = stages(config, say)

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import transformer_mt
-from transformer_mt.atomic import LOCK, locked, new_folder, sha256, write_text
+from transformer_mt.atomic import LOCK, locked, naming, new_folder, sha256, write_text
 from transformer_mt.config import Config, TextSource, source_kind
 from transformer_mt.config.file import differences, write_config
 from transformer_mt.config.values import without_paths
-from transformer_mt.errors import UserError
+from transformer_mt.errors import RunError, UserError, noted
 
 if TYPE_CHECKING:
     from transformer_mt.distributed import Process
@@ -71,10 +72,13 @@ class Stage:
 
     def run(self) -> None:
         """Makes the folder."""
-        with new_folder(self.folder) as partial:
+        with new_folder(self.folder) as folder, naming(self.folder):
             inputs = self.inputs()
-            counts = self.work(partial)
-            outputs = {path.name: sha256(path) for path in sorted(partial.iterdir())}
+            counts = self.work(folder)
+            if changes := list(differences(_digests(inputs), _digests(self.inputs()))):
+                read = ", ".join(key for key, _, _ in changes)
+                raise RunError(f"the content of {read} changed while it was read: run the command again")
+            outputs = {path.name: sha256(path) for path in sorted(folder.iterdir())}
             record = {
                 "format": FORMAT,
                 "stage": self.name,
@@ -84,7 +88,7 @@ class Stage:
                 "counts": counts,
                 "made": {"version": transformer_mt.__version__, "time": datetime.now(timezone.utc).isoformat()},
             }
-            write_text(partial / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+            write_text(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -137,6 +141,13 @@ def stages(config: Config, say: Say, workers: int = 0) -> list[Stage]:
     def stage(name: str) -> Stage:
         return next(stage for stage in found if stage.name == name)
 
+    seen: dict[str, Any] = {}
+
+    def files_read() -> dict[str, Any]:
+        record = read_record(corpus)
+        seen.update(_fingerprints(config, {**(record["inputs"] if record else {}), **seen}))
+        return dict(seen)
+
     run = config.output
     corpus, tokenizer, ids = run / "corpus", run / "tokenizer", run / "ids"
     plain = config.model_dump(mode="json")
@@ -147,7 +158,7 @@ def stages(config: Config, say: Say, workers: int = 0) -> list[Stage]:
             "download",
             corpus,
             {"languages": plain["languages"], "data": _flat(without_paths(_without_weights(plain["data"])))},
-            lambda: _fingerprints(config, read_record(corpus)),
+            files_read,
             lambda folder: text.make_corpus(
                 config,
                 folder,
@@ -224,11 +235,10 @@ def _given_models(config: Config) -> dict[str, Any]:
     return {f"tokenizer.{key}": sha256(path) for key, path in given.items() if path.is_file()}
 
 
-def _fingerprints(config: Config, record: dict[str, Any] | None) -> dict[str, Any]:
-    """Digests of the files of all sources; a file whose size and time are as recorded is not read again."""
+def _fingerprints(config: Config, known: dict[str, Any]) -> dict[str, Any]:
+    """Digests of the files of all sources; a file whose size and time are those that are known is not read again."""
     from transformer_mt.data.sources import parts, paths_of
 
-    known = record["inputs"] if record else {}
     digests: dict[str, Any] = {}
     for split in ("train", "validation", "test"):
         for number, source in enumerate(getattr(config.data, split)):
@@ -314,32 +324,40 @@ def move_aside(run: Path, say: Say) -> None:
     say(f"{run} moved to {aside}")
 
 
-def check_run_folder(config: Config) -> None:
-    """Raises UserError unless the run folder is new, empty or one of ours: stages replace what is there."""
+def check(config: Config) -> None:
+    """Raises UserError with all that can be seen to be wrong with the sources and the run folder before any work."""
+    from transformer_mt.data.prepare import check_sources
+
+    problems: list[str] = []
+    noted(problems, lambda: check_sources(config))
+    problems += _problems_of_run_folder(config)
+    if problems:
+        raise UserError(*problems)
+
+
+def _problems_of_run_folder(config: Config) -> list[str]:
+    """Why it cannot be the run folder: that must be new, empty or one of ours, since stages replace what is there."""
     from transformer_mt.data.sources import paths_of
 
     run = config.output
     if run.exists() and not run.is_dir():
-        raise UserError(f"output {run} is a file, wanted a folder")
+        return [f"output {run} is a file, wanted a folder"]
     if run.is_dir() and any(run.iterdir()) and not (run / LOCK).exists():
-        raise UserError(f"output {run} holds other files and no run: give a folder of its own")
-    problems = []
+        return [f"output {run} holds other files and no run: give a folder of its own"]
+    problems: list[str] = []
     for split in ("train", "validation", "test"):
         for number, source in enumerate(getattr(config.data, split)):
-            inside = [path for path in paths_of(source) if path.resolve().is_relative_to(run.resolve())]
+            found = noted([], partial(paths_of, source))  # what is wrong with the source itself is told elsewhere
+            inside = [path for path in found or () if path.resolve().is_relative_to(run.resolve())]
             problems += [f"data.{split}[{number}]: {path} lies in the run folder {run}" for path in inside]
-    if problems:
-        raise UserError(*problems)
+    return problems
 
 
 def prepare_run(
     config: Config, say: Say, *, fresh: bool = False, names: Sequence[str] | None = None, workers: int = 0
 ) -> None:
     """`prepare` in a locked run folder that carries its configuration."""
-    from transformer_mt.data.prepare import check_sources
-
-    check_sources(config)
-    check_run_folder(config)
+    check(config)
     if fresh and config.output.exists():
         with locked(config.output):
             move_aside(config.output, say)

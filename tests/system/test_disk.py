@@ -1,14 +1,17 @@
 """A disk that is too small, fills up or damages a file: told in a sentence, and nothing that was whole is lost."""
 
 import re
+import shlex
 import shutil
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import Result
 
-from tests.running import assert_plain, command, digests, inside, last_checkpoint, write_config, write_task
+from tests.running import COMMAND, assert_plain, command, digests, inside, last_checkpoint, write_config, write_task
+from transformer_mt.data import corpus
 from transformer_mt.train import log
 from transformer_mt.train.checkpoint import name_of
 
@@ -256,3 +259,41 @@ def test_a_state_without_digests_is_taken_as_it_is(done: Path) -> None:
     assert "sha256" not in state.read_text("utf-8") and text != written
     again = train(done, "--set", "training.max_steps=13")
     assert again.exit_code == 0 and "resuming at step 12," in again.stderr and "warning" not in again.stderr
+
+
+# Preparation
+
+
+@pytest.mark.parametrize("work", ["download", "clean --dry-run"])
+def test_text_that_does_not_fit_is_told_with_its_place(tmp_path: Path, work: str) -> None:
+    write_task(tmp_path)
+    write_config(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    limited = f"ulimit -f 1; exec {shlex.join(COMMAND)} {work} -c c.yaml"
+    done = command("-c", limited, cwd=tmp_path, prefix=["bash"], env={"TMPDIR": str(tmp_path / "elsewhere")})
+    assert done.returncode == 1
+    place = "run/corpus" if work == "download" else str(tmp_path / "elsewhere")
+    assert f"error: [Errno 27] File too large: '{place}" in done.stderr, done.stderr
+    assert_plain(done.stderr)
+    assert not (tmp_path / "run" / "corpus").exists() and not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_source_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record must not claim text that was not there."""
+    make = corpus.make_corpus
+
+    def make_beside_a_writer(*arguments: Any, **keys: Any) -> dict[str, Any]:
+        counts = make(*arguments, **keys)
+        for language in ("en", "de"):
+            with (tmp_path / f"train.{language}").open("a") as file:
+                file.write("ba\n")
+        return counts
+
+    monkeypatch.setattr(corpus, "make_corpus", make_beside_a_writer)
+    write_task(tmp_path)
+    write_config(tmp_path)
+    done = inside(tmp_path, "download", "-c", "c.yaml")
+    assert done.exit_code == 1 and not (tmp_path / "run" / "corpus").exists()
+    assert "error: the content of data.train[0].source, data.train[0].target changed while it was read" in done.stderr
+    monkeypatch.undo()
+    assert inside(tmp_path, "download", "-c", "c.yaml").exit_code == 0

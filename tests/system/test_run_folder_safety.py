@@ -22,6 +22,15 @@ def test_folders_that_hold_other_files_are_refused(task: Path, output: str, extr
     assert not list(task.rglob("*.old-*"))
 
 
+def test_the_check_tells_of_the_folder_and_of_the_files(task: Path) -> None:
+    (task / "mine").mkdir()
+    (task / "mine" / "notes.txt").write_text("years of work", "utf-8")
+    (task / "test.de").unlink()
+    done = command("config", "check", "-c", "c.yaml", "--set", "output=mine", cwd=task)
+    assert done.returncode == 2 and done.stderr.count("error: ") == 2, done.stderr
+    assert "test.de does not exist" in done.stderr and "holds other files and no run" in done.stderr
+
+
 def test_an_output_that_is_a_file(task: Path) -> None:
     done = command("tokenize", "-c", "c.yaml", "--set", "output=train.en", cwd=task)
     assert done.returncode == 2 and "train.en is a file, wanted a folder" in done.stderr

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.atomic import whole_file
+from transformer_mt.atomic import naming, whole_file
 from transformer_mt.config import Config
 from transformer_mt.data.clean import filters
 from transformer_mt.data.corpus import make_corpus
@@ -38,6 +38,7 @@ def _tried(config: Config, say: Speaker, rejected: Path | None, workers: int) ->
     with ExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory())
         log = stack.enter_context(whole_file(rejected)) if rejected else None
+        stack.enter_context(naming(place))
         return make_corpus(config, Path(place), say, pinned(config.output), workers=workers, rejected=log)
 
 

@@ -20,7 +20,6 @@ from transformer_mt.allocator import keep_large_buffers
 from transformer_mt.config import Config
 from transformer_mt.config.file import differences, load_config, shipped_configs
 from transformer_mt.data.batching import Batch, deal, epoch_batches, passes_needed
-from transformer_mt.data.prepare import check_sources
 from transformer_mt.data.store import Store, StoreWriter
 from transformer_mt.data.tokenizer import EOS, Tokenizer, load_model, read_vocabulary
 from transformer_mt.distributed import Process, is_out_of_memory, pick_device
@@ -52,8 +51,7 @@ PAPER_SAYS = (
 def plan(config: Config, device: str, devices: int) -> dict[str, Any]:
     """Numbers of all kinds, in bytes, seconds and tokens; `devices` share each update, and are as fast as this one."""
     process, notes = Process(0, devices, pick_device(device)), list[str]()
-    check_sources(config)
-    stages.check_run_folder(config)
+    stages.check(config)
     stages.refuse_changes(config, notes.append)
     if config.training.initial_model and not stages.has_checkpoints(config.output):
         locate(config.training.initial_model)

@@ -179,7 +179,7 @@ class Cleaning(Section):
     """Drop pairs with a side that is mostly written in another script than its language is; languages whose script is
     not known pass."""
     remove_test_overlap: bool = True
-    """Drop training pairs whose source is a source of the validation or test data, or whose target is a target there."""
+    """Drop training pairs whose source, or whose target, is one of the validation or test data."""
 
 
 class Data(Section):

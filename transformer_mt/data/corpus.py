@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.atomic import write_json
+from transformer_mt.atomic import naming, write_json
 from transformer_mt.config import Config, HubSource, Languages, Source
 from transformer_mt.data import hub, sources
 from transformer_mt.data.clean import EXAMPLE_CHARACTERS, EXAMPLES, Chunk, Cleaned, Cleaner, keys_of, warnings
@@ -279,7 +279,8 @@ class _Training:
         """Keeps a pair as an example of its reason, and in the file of those dropped."""
         row = {"reason": reason, "file": self._names[part], "line": line, "source": texts[0], "target": texts[1]}
         if log:
-            log.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+            with naming(log.name):
+                log.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
         examples = self._sums.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
             cut = {side: str(row[side])[:EXAMPLE_CHARACTERS] for side in ("source", "target")}
