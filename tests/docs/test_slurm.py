@@ -127,10 +127,10 @@ def test_a_wrong_configuration_is_not_queued_again(job: Path) -> None:
 
 
 def test_a_run_that_fails_is_not_queued_again(job: Path) -> None:
-    (job / "run").mkdir()
-    (job / "run" / "thesis.txt").write_text("not a run")  # seen when training starts, not when the config is checked
+    with (job / "train.en").open("a") as file:
+        file.write("ba\n")  # seen when the text is read, not when the config is checked
     assert ended(start(job)) == 2
-    assert "holds other files and no run" in log(job)
+    assert "line N of one must translate line N of the other" in log(job)
     assert len(calls(job, "srun")) == 1 and calls(job, "scontrol requeue") == []
 
 

@@ -246,16 +246,21 @@ def test_all_that_is_wrong_with_symbols_is_told_at_once() -> None:
     with pytest.raises(UserError) as refused:
         learn(TEXT, 100, settings(vocabulary_size=300), 1, symbols)
     assert len(refused.value.messages) == 3
-    assert (
-        "found 101, too many for tokenizer.vocabulary_size 300, which has to hold 4 special pieces and 256 bytes"
-        in (refused.value.messages[2])
+    assert refused.value.messages[2] == (
+        "tokenizer.vocabulary_size: found 300, too small for 4 special pieces, 256 bytes (tokenizer.byte_fallback) and "
+        "101 of tokenizer.symbols and tags of sources"
     )
     assert symbol_problems(symbols[2:42], settings(vocabulary_size=300)) == []
     assert symbol_problems(symbols[2:], settings(vocabulary_size=103, byte_fallback=False)) == []
-    assert (
-        "has to hold 4 special pieces too"
-        in (symbol_problems(symbols[2:], settings(vocabulary_size=102, byte_fallback=False))[0])
-    )
+    [message] = symbol_problems(symbols[2:], settings(vocabulary_size=102, byte_fallback=False))
+    assert "too small for 4 special pieces and 99 of tokenizer.symbols" in message
+    [message] = symbol_problems([], settings(vocabulary_size=100))
+    assert message.endswith("too small for 4 special pieces and 256 bytes (tokenizer.byte_fallback)")
+
+
+def test_a_sample_smaller_than_the_library_takes() -> None:
+    learned = learn(TEXT, len(TEXT), settings(sample_lines=5), 1)
+    assert learned.sampled == 5
 
 
 def test_symbols_that_leave_no_room_for_characters_are_told() -> None:

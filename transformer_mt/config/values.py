@@ -60,9 +60,10 @@ PATTERNS = {
     HUB: "the name of a data set, such as wmt/wmt14",
 }
 
-# The bounds come before the validator, so that the JSON schema has them as minimum and maximum.
-Count = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
-Natural = Annotated[int, Field(ge=0), BeforeValidator(whole_number)]
+# The bounds come before the validator, so that the JSON schema has them as minimum and maximum. Libraries take whole
+# numbers of 32 bits.
+Count = Annotated[int, Field(ge=1, lt=2**31), BeforeValidator(whole_number)]
+Natural = Annotated[int, Field(ge=0, lt=2**31), BeforeValidator(whole_number)]
 Seed = Annotated[int, Field(ge=0, lt=2**64), BeforeValidator(whole_number)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]

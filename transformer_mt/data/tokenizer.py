@@ -67,7 +67,7 @@ def learn(lines: Iterable[str], count: int, settings: Settings, seed: int, symbo
             byte_fallback=settings.byte_fallback,
             character_coverage=settings.character_coverage,
             user_defined_symbols=symbols,
-            input_sentence_size=settings.sample_lines,
+            input_sentence_size=max(101, settings.sample_lines),  # it takes no fewer; `_sampled` gives no more
             shuffle_input_sentence=True,
             max_sentence_length=settings.max_line_bytes,
             num_threads=LEARNING_THREADS,
@@ -91,12 +91,15 @@ def symbol_problems(symbols: Sequence[str], settings: Settings) -> list[str]:
     problems = [f"{key}: {problem}" for symbol in symbols if (problem := _symbol_problem(symbol))]
     others = len(SPECIAL_PIECES) + (256 if settings.byte_fallback else 0)
     if len(symbols) + others > settings.vocabulary_size:
-        bytes_too = " and 256 bytes" if settings.byte_fallback else ""
-        problems.append(
-            f"{key}: found {len(symbols)}, too many for tokenizer.vocabulary_size {settings.vocabulary_size}, "
-            f"which has to hold {len(SPECIAL_PIECES)} special pieces{bytes_too} too"
-        )
+        held = [f"{len(SPECIAL_PIECES)} special pieces"]
+        held += ["256 bytes (tokenizer.byte_fallback)"] if settings.byte_fallback else []
+        held += [f"{len(symbols)} of tokenizer.symbols and tags of sources"] if symbols else []
+        problems.append(f"tokenizer.vocabulary_size: found {settings.vocabulary_size}, too small for {_and(held)}")
     return problems
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _symbol_problem(symbol: str) -> str | None:
