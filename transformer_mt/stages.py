@@ -340,8 +340,12 @@ def _problems_of_run_folder(config: Config) -> list[str]:
     from transformer_mt.data.sources import paths_of
 
     run = config.output
-    if run.exists() and not run.is_dir():
-        return [f"output {run} is a file, wanted a folder"]
+    try:
+        there = next(path for path in (run, *run.absolute().parents) if path.exists())
+    except OSError as failure:
+        return [f"output {run}: {failure.strerror}"]
+    if not there.is_dir():
+        return [f"output {there} is a file, wanted a folder"]
     if run.is_dir() and any(run.iterdir()) and not (run / LOCK).exists():
         return [f"output {run} holds other files and no run: give a folder of its own"]
     problems: list[str] = []

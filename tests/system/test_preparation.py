@@ -129,7 +129,7 @@ def test_one_source_needs_no_name_and_validation_has_the_same_rule(tmp_path: Pat
     write_config(tmp_path, data={"cleaning": {"remove_test_overlap": False}}, training={"max_tokens": 50})
     told = tokenize(tmp_path)
     assert "train: 1 pair over the limit training.max_tokens 50 left out (line 7)" in told
-    assert "validation: 1 pair over the limit training.max_tokens 50 left out (line 3)" in told
+    assert "validation: 1 pair over the limit training.max_tokens 50 left out (pair 3)" in told
 
 
 def test_locale_changes_nothing(tmp_path: Path) -> None:
@@ -255,6 +255,15 @@ def test_an_empty_side_of_a_test_set_is_told(task: Path) -> None:
     assert "warning: test: pairs with an empty side stay: line 2 of test.jsonl, line 3 of test.jsonl, line 4" in told
     assert "test: 4 pairs, empty_side 3" in told
     assert (task / "run" / "corpus" / "test.de").read_text("utf-8") == "ab\n\n \nab\n"
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_why_there_is_no_pair_is_told(task: Path, split: str) -> None:
+    for language in ("en", "de"):
+        (task / f"bad.{language}").write_bytes(b"caf\xe9\n" * 3)
+    bad = [{"source": "bad.en", "target": "bad.de"}]
+    write_config(task, data={split: bad, "on_bad_bytes": "skip_pair"})
+    assert "no pairs in bad.en + bad.de, bad_bytes 3" in tokenize(task, code=2)
 
 
 def test_a_language_whose_script_is_not_known_is_told(task: Path) -> None:

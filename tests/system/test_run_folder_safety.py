@@ -31,9 +31,18 @@ def test_the_check_tells_of_the_folder_and_of_the_files(task: Path) -> None:
     assert "test.de does not exist" in done.stderr and "holds other files and no run" in done.stderr
 
 
-def test_an_output_that_is_a_file(task: Path) -> None:
-    done = command("tokenize", "-c", "c.yaml", "--set", "output=train.en", cwd=task)
-    assert done.returncode == 2 and "train.en is a file, wanted a folder" in done.stderr
+@pytest.mark.parametrize(
+    ("output", "wanted"),
+    [
+        ("train.en", "train.en is a file, wanted a folder"),
+        ("train.en/run", "train.en is a file, wanted a folder"),
+        ("n" * 300, "File name too long"),
+    ],
+)
+def test_an_output_that_can_be_no_folder(task: Path, output: str, wanted: str) -> None:
+    done = command("tokenize", "-c", "c.yaml", "--set", f"output={output}", cwd=task)
+    assert done.returncode == 2 and wanted in done.stderr
+    assert_plain(done.stderr)
 
 
 def test_sources_inside_the_run_folder_are_refused(task: Path) -> None:

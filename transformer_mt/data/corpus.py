@@ -26,7 +26,7 @@ from transformer_mt.data.files import lines as lines_of
 from transformer_mt.data.languages import scripts_of
 from transformer_mt.data.parallel import cores, in_order
 from transformer_mt.data.shards import Parts, Share
-from transformer_mt.data.sources import Pair, Tally
+from transformer_mt.data.sources import Pair, Tally, reasons
 from transformer_mt.errors import UserError
 from transformer_mt.progress import Progress
 
@@ -156,7 +156,7 @@ def _write_untouched(
     if empty:
         counts["empty_side"] = len(empty)
         say(f"warning: {name}: pairs with an empty side stay: {', '.join(empty[:3])}{', ...' * (len(empty) > 3)}")
-    say(f"{name}: {written} pairs{_reasons(counts)}")
+    say(f"{name}: {written} pairs{reasons(counts)}")
     return {"pairs": written, **counts}, frozenset().union(*keys)
 
 
@@ -164,10 +164,6 @@ def _lists(items: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-def _reasons(counts: Counter[str]) -> str:
-    return "".join(f", {reason} {number}" for reason, number in sorted(counts.items()) if number)
 
 
 @dataclass
@@ -208,7 +204,7 @@ class _Reader:
         """The sources' pairs; each file has at least one chunk, which tells what was left out in reading it."""
         sizes = [_size(part) for _, part in self.parts]
         whole = sum(sizes) if all(sizes) else 0
-        found = 0
+        found, left_out = 0, Counter[str]()
         for number, (source, part) in enumerate(self.parts):
             reading, told = Counter[str](), Counter[str]()
             tally = Tally(self._config.data.on_bad_bytes, reading)
@@ -221,10 +217,12 @@ class _Reader:
                 self.share = (sum(sizes[:number]) + sizes[number] * tally.share_read) / whole if whole else 0.0
                 yield Chunk(number, list(one), list(other), np.asarray(lines, np.int64), reading - told)
                 told, rows = reading.copy(), [] if ended else list(islice(pairs, CHUNK_PAIRS))
+            left_out += reading
             if number + 1 == len(self.parts) or self.parts[number + 1][0] != source:
                 if not found:
-                    raise UserError(f"no pairs in {sources.describe(self._config.data.train[source])}")
-                found = 0
+                    described = sources.describe(self._config.data.train[source])
+                    raise UserError(f"no pairs in {described}{reasons(left_out)}")
+                found, left_out = 0, Counter()
 
 
 class _Training:
@@ -329,12 +327,12 @@ class _Training:
         write_json(self._folder / ORIGINS, [dict(zip(("source", "end", "of"), row, strict=True)) for row in rows])
         odd = warnings(sums.read, sums.kept, sums.dropped, sums.noticed)
         if not sums.kept:
-            raise UserError(f"no usable training pair: {sums.read} read{_reasons(sums.dropped)}", *odd)
+            raise UserError(f"no usable training pair: {sums.read} read{reasons(sums.dropped)}", *odd)
         languages = self._config.languages
         if self._config.data.cleaning.check_script:
             unknown = [code for code in (languages.source, languages.target) if not scripts_of(code)]
             odd += [f"check_script: the script of {code} is not known, its side was not checked" for code in unknown]
-        self._say(f"train: {sums.kept} pairs kept of {sums.read}{_reasons(sums.dropped)}{_reasons(sums.reading)}")
+        self._say(f"train: {sums.kept} pairs kept of {sums.read}{reasons(sums.dropped)}{reasons(sums.reading)}")
         for warning in odd:
             self._say(f"warning: {warning}")
 

@@ -45,8 +45,8 @@ def check_sources(config: Config) -> None:
             problems += [f"data.{split}[{number}]: {text}" for text in sources.check(source, config.languages)]
     problems += _problems_of_tokenizer(config)
     initial = config.training.initial_model
-    trained = any((config.output / "checkpoints").glob("step-*"))  # then it is not asked for any more
-    if initial and not trained and not initial.is_dir():
+    # Once something is trained it is not asked for any more.
+    if initial and not initial.is_dir() and not any((config.output / "checkpoints").glob("step-*")):
         problems.append(f"training.initial_model: {initial} does not exist, wanted a model, run or checkpoint folder")
     if problems:
         raise UserError(*problems)
@@ -308,9 +308,10 @@ def _lines(source: Path, target: Path) -> Iterator[_Lines]:
 
 def _tell_too_long(training: Training, corpus: Path, name: str, numbers: list[int], count: int, say: Say) -> None:
     """Says which lines were too long, by their numbers in the files they came from."""
-    plural, verb = ("", "line") if count == 1 else ("s", "lines")
+    plural = "" if count == 1 else "s"
     more = ", ..." if count > SHOWN_LINES else ""
-    where = f"({verb} {', '.join(_origins(corpus, name, numbers[:SHOWN_LINES]))}{more})"
+    unit = "line" if (corpus / f"{name}.lines").is_file() else "pair"  # of several files together
+    where = f"({unit}{plural} {', '.join(_origins(corpus, name, numbers[:SHOWN_LINES]))}{more})"
     limit = f"training.max_tokens {training.max_tokens}"
     if training.too_long == "error":
         raise UserError(f"{name}: {count} pair{plural} longer than {limit} {where}; training.too_long is error")

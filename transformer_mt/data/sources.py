@@ -28,7 +28,7 @@ from transformer_mt.data import catalogue, files, hub, readers, test_sets, tmx
 from transformer_mt.data.readers import Pair, Tally
 from transformer_mt.errors import UserError
 
-__all__ = ["Pair", "Tally", "check", "describe", "name_of", "pairs_of", "parts", "paths_of", "read"]
+__all__ = ["Pair", "Tally", "check", "describe", "name_of", "pairs_of", "parts", "paths_of", "read", "reasons"]
 
 # What a side of a text pair is not, whatever its bytes look like.
 _OTHER_FORMATS = {
@@ -133,13 +133,18 @@ def read(source: Source, languages: Languages, on_bad_bytes: str, counts: Counte
         UserError: a fault in the data, named by file and line, or no pair at all. Pairs may have been yielded
             before it, so whoever writes them must do so in a place that is thrown away on failure.
     """
-    empty = True
+    empty, before = True, counts.copy()
     for part in parts(source):
         for pair in pairs_of(part, languages, Tally(on_bad_bytes, counts)):
             empty = False
             yield pair
     if empty:
-        raise UserError(f"no pairs in {describe(source)}")
+        raise UserError(f"no pairs in {describe(source)}{reasons(counts - before)}")
+
+
+def reasons(counts: Counter[str]) -> str:
+    """What was left out or changed, to be put behind what was read."""
+    return "".join(f", {reason} {number}" for reason, number in sorted(counts.items()) if number)
 
 
 def pairs_of(part: Source, languages: Languages, tally: Tally) -> Iterator[Pair]:
