@@ -1,11 +1,12 @@
 """Several training sources with weights and a tag, from the YAML file to the updates."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.running import inside, sentences, train, write_config, write_pairs, write_task
+from tests.running import command, inside, sentences, train, write_config, write_pairs, write_task
 from transformer_mt.data.batching import epoch_batches
 from transformer_mt.data.store import Store
 from transformer_mt.data.tokenizer import Tokenizer
@@ -35,6 +36,18 @@ def test_weights_and_tags(tmp_path: Path) -> None:
     times = np.bincount(np.concatenate([batch.pairs for batch in batches]), minlength=len(store))
     assert set(times[: store.mixture.ends[0]].tolist()) == {2} and times[store.mixture.ends[0] :].max() == 1
     assert times[store.mixture.ends[0] :].sum() == sum(tagged) // 2
+
+
+def test_the_plan_tells_pairs_and_how_many_of_them_an_epoch_has(tmp_path: Path) -> None:
+    write_task(tmp_path, 100)
+    both = {"source": "train.en", "target": "train.de"}
+    write_config(tmp_path, data={"train": [both, {**both, "weight": 0.25}], "cleaning": {"deduplicate": False}})
+    assert command("tokenize", "-c", "c.yaml", cwd=tmp_path).returncode == 0
+    done = command("plan", "-c", "c.yaml", cwd=tmp_path)
+    told = re.search(r"^data +(\d+) pairs, by their weights (\d+) in an epoch: ", done.stdout, re.MULTILINE)
+    assert told, done.stdout + done.stderr
+    pairs, turns = map(int, told.groups())
+    assert pairs == 200 and turns == 125
 
 
 def test_they_cannot_change_under_a_trained_model(tmp_path: Path) -> None:

@@ -76,13 +76,14 @@ def plan(config: Config, device: str, devices: int) -> dict[str, Any]:
         tokens = fitting_tokens(trainer, tokens, StopFlag())
         batches = list(epoch_batches(store.lengths(), training.batch_tokens, training.seed, 0, None, store.mixture))
         memory, speed = _memory(trainer, batches, tokens), _speed(trainer, tokens)
-        pairs = np.concatenate([batch.pairs for batch in batches])
-        tokens_of = dict(zip(("source", "target"), store.lengths()[pairs].sum(0).tolist(), strict=True))
+        turns = np.concatenate([batch.pairs for batch in batches])
+        tokens_of = dict(zip(("source", "target"), store.lengths()[turns].sum(0).tolist(), strict=True))
+        data = {"pairs": len(store), "pairs_in_an_epoch": len(turns), "tokens": tokens_of}
     updates = _updates(config, batches, tokens, devices)
     found = {
         "name": config.name,
         "parameters": parameters(model),
-        "data": {"pairs": len(pairs), "tokens": tokens_of},
+        "data": data,
         "updates": updates,
         "memory": memory,
         "speed": {**speed, "device": str(process.device), "threads": torch.get_num_threads()},
@@ -314,14 +315,17 @@ def lines(found: dict[str, Any]) -> list[str]:
     """The plan in sentences."""
     sizes, data, updates, memory = (found[name] for name in ("parameters", "data", "updates", "memory"))
     speed, when, operations = (found[name] for name in ("speed", "time", "operations"))
+    tokens = data["tokens"]
     parts = ", ".join(f"{part} {_count(sizes[part])}" for part in ("embeddings", "encoder", "decoder"))
     kept = ", ".join(f"{part} {_size(memory[part])}" for part in memory if part != "total" and memory[part])
     passes = f"{updates['passes']} pass{'es' if updates['passes'] > 1 else ''}"
     devices = f"{updates['devices']} device{'s' if updates['devices'] > 1 else ''}"
     paper = f" (the paper: {operations['of_the_paper']:.1e})" if operations["of_the_paper"] else ""
+    weighed = data["pairs_in_an_epoch"] != data["pairs"]
+    turns = f", by their weights {data['pairs_in_an_epoch']:,} in an epoch:" if weighed else ","
     rows = [
         ("model", f"{_count(sizes['total'])} parameters: {parts}"),
-        ("data", "{:,} pairs, {source:,} source and {target:,} target tokens".format(data["pairs"], **data["tokens"])),
+        ("data", f"{data['pairs']:,} pairs{turns} {tokens['source']:,} source and {tokens['target']:,} target tokens"),
         (
             "updates",
             f"{updates['in_an_epoch']:,} in an epoch, of {updates['target_tokens']:,.0f} target tokens on average "
