@@ -25,7 +25,7 @@ class Speaker:
             print(text, file=sys.stderr, flush=True)
 
 
-class Progress(AbstractContextManager["Progress"]):
+class Meter(AbstractContextManager["Meter"]):
     """How far work on pairs has come: pairs a second, and the time left where the whole is known."""
 
     def __init__(self, say: Callable[[str], None], name: str, pairs: int | None = None, *, unit: str = "pairs") -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from transformer_mt.atomic import LOCK, locked, read_json
 from transformer_mt.config import Config
 from transformer_mt.data import corpus, prepare
-from transformer_mt.data.shards import MADE_FROM, Parts, Share
+from transformer_mt.data.shards import MADE_FROM, Share, SharedChunks
 from transformer_mt.errors import UserError
 from transformer_mt.stages import Stage, check, parts_folder, refuse_changes, stages
 from transformer_mt.stages import pinned as pinned_before
@@ -33,12 +33,12 @@ def make_share(config: Config, name: str, share: Share, say: Say, workers: int) 
     (run / LOCK).touch()  # marks the folder as a run's; other shares may be at work in it
     if name == "download":
         config = corpus.resolved(config, pinned(run) or pinned_before(run))
-    parts = Parts(folder, _made_from(stage, share.count, corpus.hub_sources(config)))
+    made = SharedChunks(folder, _made_from(stage, share.count, corpus.hub_sources(config)))
     with locked(folder / f"share-{share.number}"):
         if name == "download":
-            corpus.clean_share(config, parts, share, say, workers)
+            corpus.clean_share(config, made, share, say, workers)
         else:
-            prepare.encode_share(config, run / "corpus", run / "tokenizer", parts, share, say, workers)
+            prepare.encode_share(config, run / "corpus", run / "tokenizer", made, share, say, workers)
     say(f"share {share} of {stage.name} is made in {folder}")
 
 
@@ -59,7 +59,7 @@ def ready(stage: Stage, run: Path, kind: type[Result]) -> Iterator[Result] | Non
     if not made_from:
         return None
     count = int(made_from["shares"])
-    return Parts(folder, _made_from(stage, count, made_from["hub"])).results(kind, count)
+    return SharedChunks(folder, _made_from(stage, count, made_from["hub"])).results(kind, count)
 
 
 def _made_from(stage: Stage, count: int, hub: list[dict[str, Any]]) -> dict[str, Any]:

@@ -301,13 +301,13 @@ def test_another_process_makes_the_output_while_this_one_does(
     """Its blocks are gone when it wants to read them."""
     calls = []
 
-    def append(self: work.Parts, *given: Any, append: Any = work.Parts._append) -> Any:
+    def append(self: work.Blocks, *given: Any, append: Any = work.Blocks._append) -> Any:
         calls.append(given[0])
         if calls == [0, 1]:
             self.join({"languages": {"source": "en", "target": "de"}})
         return append(self, *given)
 
-    monkeypatch.setattr(work.Parts, "_append", append)
+    monkeypatch.setattr(work.Blocks, "_append", append)
     made(trained, text)
     assert calls == [0, 1, 0, 1, 2, 3, 1][: len(calls)]
     check_as_in_a_quiet_run(text, quiet_run)
@@ -447,12 +447,12 @@ def test_an_output_that_comes_from_elsewhere_on_the_way(
 ) -> None:
     """It stays, and so do the blocks."""
 
-    def keep(self: work.Parts, number: int, *given: Any, keep: Any = work.Parts.keep) -> None:
+    def keep(self: work.Blocks, number: int, *given: Any, keep: Any = work.Blocks.keep) -> None:
         keep(self, number, *given)
         if number == 1:
             self.output.write_text("mine")
 
-    monkeypatch.setattr(work.Parts, "keep", keep)
+    monkeypatch.setattr(work.Blocks, "keep", keep)
     assert "has come in the meantime, from elsewhere" in refused(trained, text)
     monkeypatch.undo()
     assert (text / "bt.tsv").read_text() == "mine"

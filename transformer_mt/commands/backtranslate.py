@@ -29,7 +29,7 @@ from transformer_mt.decode.translator import Translator
 from transformer_mt.distributed import Process, on_first_rank
 from transformer_mt.errors import UserError
 from transformer_mt.model import folder
-from transformer_mt.progress import Progress
+from transformer_mt.progress import Meter
 
 CHANGE_NOTHING = ("batch_size", "batch_tokens", "cuda_graphs", "alignment_layer", "n_best")
 """Keys of `decoding` that no pair depends on."""
@@ -65,22 +65,22 @@ def backtranslate(
     translator, loaded = load_translator(
         models, config, process, changes, say, precision=request.precision, engine=request.engine
     )
-    parts = on_first_rank(partial(_begun, translator, loaded, request))
-    if parts is None:
+    blocks = on_first_rank(partial(_begun, translator, loaded, request))
+    if blocks is None:
         say(f"{request.output} is there already, made from the same text in the same way: nothing to do")
         return
     languages = loaded[0].languages
-    to_make = on_first_rank(partial(parts.missing, share))
-    say(f"{request.source}: {parts.lines} lines from {languages.source} to {languages.target}; "
-        f"of {parts.blocks} blocks {len(to_make)} are to be made here")  # fmt: skip
+    to_make = on_first_rank(partial(blocks.missing, share))
+    say(f"{request.source}: {blocks.lines} lines from {languages.source} to {languages.target}; "
+        f"of {blocks.count} blocks {len(to_make)} are to be made here")  # fmt: skip
     lines = files.text_lines(request.source)
-    with Progress(say, request.source.name, sum(map(parts.size, to_make)), unit="lines") as progress:
-        work = _Work(translator, parts, process, progress)
+    with Meter(say, request.source.name, sum(map(blocks.size, to_make)), unit="lines") as progress:
+        work = _Work(translator, blocks, process, progress)
         for number in range(max(to_make, default=-1) + 1):
-            block = list(islice(lines, parts.block_lines))
+            block = list(islice(lines, blocks.block_lines))
             if number in to_make and not work.make(number, block):
                 break
-    on_first_rank(partial(_finish, parts, {"languages": languages.model_dump()}, say))
+    on_first_rank(partial(_finish, blocks, {"languages": languages.model_dump()}, say))
 
 
 def _check_files(request: Request) -> None:
@@ -98,20 +98,20 @@ def _check_files(request: Request) -> None:
         raise UserError(*problems)
 
 
-def _begun(translator: Translator, loaded: Sequence[folder.Loaded], request: Request) -> "Parts | None":
+def _begun(translator: Translator, loaded: Sequence[folder.Loaded], request: Request) -> "Blocks | None":
     """The blocks of this work, some of them made or none; None if the output is there already."""
     output = request.output.resolve()
     lines = sum(1 for _ in files.text_lines(request.source))  # and no work is lost to a line that is no text
     if not lines:
         raise UserError(f"{request.source} has no line")
-    parts = Parts(output, lines, request.block_lines, _basis(translator, loaded, request))
+    blocks = Blocks(output, lines, request.block_lines, _basis(translator, loaded, request))
     if output.exists():
-        if not parts.are_joined():
+        if not blocks.are_joined():
             raise UserError(f"{request.output} is there already: give another --output, or delete it")
-        parts.clear()
+        blocks.clear()
         return None
-    parts.begin()
-    return parts
+    blocks.begin()
+    return blocks
 
 
 def _basis(translator: Translator, loaded: Sequence[folder.Loaded], request: Request) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _basis(translator: Translator, loaded: Sequence[folder.Loaded], request: Req
 
 
 @dataclass(frozen=True)
-class Parts:
+class Blocks:
     """The blocks of a work, each a file of a folder beside the output; and the output that they become.
 
     A block's file begins with a line of JSON, which tells what it was made from; its pairs follow.
@@ -153,7 +153,7 @@ class Parts:
         return self.output.with_name(f"{self.output.name}.json")
 
     @property
-    def blocks(self) -> int:
+    def count(self) -> int:
         """How many there are, made or not."""
         return -(-self.lines // self.block_lines)
 
@@ -163,7 +163,7 @@ class Parts:
 
     def missing(self, share: range) -> set[int]:
         """The blocks of a share that are not made yet."""
-        return {number for number in range(self.blocks) if number in share and self._header(number) is None}
+        return {number for number in range(self.count) if number in share and self._header(number) is None}
 
     def begin(self) -> None:
         """Makes the folder, or takes up one that was begun with the same input, model and settings."""
@@ -201,7 +201,7 @@ class Parts:
 
     def made(self) -> int:
         """How many blocks are made."""
-        return sum(self._path(number).exists() for number in range(self.blocks))
+        return sum(self._path(number).exists() for number in range(self.count))
 
     def join(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Makes the output of all blocks, which are gone then; what is told beside it. Several processes may do so."""
@@ -223,7 +223,7 @@ class Parts:
         """Writes what is told of the output, then the output: that it is there says that all is done."""
         counts = Counter(dict.fromkeys(("pairs", *LEFT_OUT, "hit_length_limit"), 0))
         with unfinished.open("wb") as file:
-            for number in range(self.blocks):
+            for number in range(self.count):
                 counts.update(self._append(number, file))
         sync(unfinished)
         told = {"lines": self.lines, **counts, **facts, "version": transformer_mt.__version__,
@@ -313,17 +313,17 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
 class _Work:
     """What makes blocks, one after the other; all ranks make each of them together."""
 
-    def __init__(self, translator: Translator, parts: Parts, process: Process, progress: Progress) -> None:
-        self._translator, self._parts, self._process, self._progress = translator, parts, process, progress
+    def __init__(self, translator: Translator, blocks: Blocks, process: Process, progress: Meter) -> None:
+        self._translator, self._blocks, self._process, self._progress = translator, blocks, process, progress
         self._untold = 0
 
     def make(self, number: int, lines: Sequence[str]) -> bool:
         """Makes a block, unless another process has done so; False if there is nothing to do any more, for any."""
-        state = on_first_rank(partial(self._parts.state, number))
+        state = on_first_rank(partial(self._blocks.state, number))
         self._untold = len(lines)
         if state == "open":
-            pairs, counts = self._pairs(lines, number * self._parts.block_lines)
-            on_first_rank(partial(self._parts.keep, number, pairs, counts))
+            pairs, counts = self._pairs(lines, number * self._blocks.block_lines)
+            on_first_rank(partial(self._blocks.keep, number, pairs, counts))
         self._progress.add(self._untold)
         return state != "joined"
 
@@ -354,17 +354,17 @@ class _Work:
         return "".join(rows).encode(), counts
 
 
-def _finish(parts: Parts, facts: dict[str, Any], say: Say) -> None:
+def _finish(blocks: Blocks, facts: dict[str, Any], say: Say) -> None:
     """Makes the output if all blocks are there, and tells what became of the lines; else what is missing."""
-    made = parts.made()
-    if made < parts.blocks and not parts.output.exists():
-        say(f"{parts.folder}: {made} of {parts.blocks} blocks are made; the output comes with the last one "
+    made = blocks.made()
+    if made < blocks.count and not blocks.output.exists():
+        say(f"{blocks.folder}: {made} of {blocks.count} blocks are made; the output comes with the last one "
             "(without --shard, all that are missing are made)")  # fmt: skip
         return
-    told = parts.join(facts)
+    told = blocks.join(facts)
     left_out = [f"{reason.replace('_', ' ')} {told[reason]}" for reason in LEFT_OUT if told[reason]]
     limit = f"; hit length limit {told['hit_length_limit']}" if told["hit_length_limit"] else ""
     lines = f"{told['lines']} lines" + (f" (left out: {', '.join(left_out)})" if left_out else "")
-    say(f"{parts.output}: {told['pairs']} pairs of {lines}{limit}")
+    say(f"{blocks.output}: {told['pairs']} pairs of {lines}{limit}")
     if not told["pairs"]:
-        say(f"warning: {parts.output} has no pair")
+        say(f"warning: {blocks.output} has no pair")

@@ -29,7 +29,7 @@ from transformer_mt.config.data import (
     source_kind,
 )
 from transformer_mt.config.training import Checkpoint, LearningRate, Optimizer, Training, Validation
-from transformer_mt.config.values import Count, Name, Natural, Positive, Section, Seed, Share, UserPath
+from transformer_mt.config.values import Count, Fraction, Name, Natural, Positive, Section, Seed, UserPath
 
 __all__ = [
     "PRESETS", "SOURCE_KINDS", "Checkpoint", "Cleaning", "Config", "Data", "Decoding", "DemoSource", "Evaluation",
@@ -62,11 +62,11 @@ class Model(Section):
     """d_k: width of queries and keys in one head; default model_size / heads."""
     value_size: Count = Field(default_factory=lambda data: max(1, data["model_size"] // data["heads"]))
     """d_v: width of values in one head; default model_size / heads."""
-    dropout: Share = 0.1
+    dropout: Fraction = 0.1
     """P_drop: on each sub-layer's output, and on the sum of embeddings and positions (section 5.4)."""
-    attention_dropout: Share = 0.0
+    attention_dropout: Fraction = 0.0
     """On attention weights; the paper has none."""
-    activation_dropout: Share = 0.0
+    activation_dropout: Fraction = 0.0
     """Inside the feed-forward layers; the paper has none."""
     norm: Literal["post", "pre"] = "post"
     """LayerNorm after the residual sum (the paper) or before each sub-layer, with a final one."""

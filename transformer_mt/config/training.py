@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from transformer_mt.config.values import Count, DataPath, Natural, Positive, Section, Seed, Share, whole_number
+from transformer_mt.config.values import Count, DataPath, Fraction, Natural, Positive, Section, Seed, whole_number
 
 DECAYING = ("cosine", "linear")
 """Schedules that end at update decay_steps."""
@@ -27,7 +27,7 @@ class LearningRate(Section):
     """The highest rate itself, instead of factor."""
     decay_steps: Count | None = None
     """The update at which cosine and linear reach their minimum; by default training.max_steps of the first run."""
-    minimum: Share = 0.0
+    minimum: Fraction = 0.0
     """What cosine and linear come down to, as a share of the highest rate."""
 
     @model_validator(mode="before")
@@ -55,15 +55,15 @@ class LearningRate(Section):
 class Optimizer(Section):
     """Adam (section 5.3)."""
 
-    beta1: Share = 0.9
-    beta2: Share = 0.98
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.98
     epsilon: Positive = 1e-9
     clip_norm: Positive | None = None
     """Largest norm of the gradient; the paper does not clip."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Share of itself, times the learning rate, that each matrix loses in an update (Loshchilov and Hutter 2019);
     biases and normalisation keep theirs. The paper has none."""
-    ema_decay: Share = 0.0
+    ema_decay: Fraction = 0.0
     """Above 0, a running mean of the weights is kept: mean <- decay x mean + (1 - decay) x weights after each update,
     with a smaller decay at first, (1 + step) / (10 + step). That mean is what is validated, saved as a checkpoint's
     model and averaged. 0.999 and 0.9999 are usual; the paper has none."""
@@ -137,12 +137,12 @@ class Training(Section):
     initial_model: DataPath | None = None
     """Fine-tuning: the model, run or checkpoint folder whose weights training begins with. With another vocabulary the
     embeddings of pieces that both have are taken."""
-    subword_sampling: Share = 0.0
+    subword_sampling: Fraction = 0.0
     """Above 0, training text is cut into pieces anew in each epoch: the probability of leaving out a merge
     (BPE-dropout, Provilkov et al. 2020, 0.1). BPE models only."""
     learning_rate: LearningRate = LearningRate()
     optimizer: Optimizer = Optimizer()
-    label_smoothing: Share = 0.1
+    label_smoothing: Fraction = 0.1
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 on GPUs that have it, else float32."""
     seed: Seed = 1

@@ -65,7 +65,7 @@ PATTERNS = {
 Count = Annotated[int, Field(ge=1, lt=2**31), BeforeValidator(whole_number)]
 Natural = Annotated[int, Field(ge=0, lt=2**31), BeforeValidator(whole_number)]
 Seed = Annotated[int, Field(ge=0, lt=2**64), BeforeValidator(whole_number)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 UserPath = Annotated[Path, BeforeValidator(_user_path)]

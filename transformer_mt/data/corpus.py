@@ -25,10 +25,10 @@ from transformer_mt.data.duplicates import Duplicates
 from transformer_mt.data.files import lines as lines_of
 from transformer_mt.data.languages import scripts_of
 from transformer_mt.data.parallel import cores, in_order
-from transformer_mt.data.shards import Parts, Share
+from transformer_mt.data.shards import Share, SharedChunks
 from transformer_mt.data.sources import Pair, Tally, reasons
 from transformer_mt.errors import UserError
-from transformer_mt.progress import Progress
+from transformer_mt.progress import Meter
 
 Say = Callable[[str], None]
 CHUNK_PAIRS = 20_000
@@ -81,7 +81,7 @@ def make_corpus(
     return record
 
 
-def clean_share(config: Config, parts: Parts, share: Share, say: Say, workers: int = 0) -> None:
+def clean_share(config: Config, made: SharedChunks, share: Share, say: Say, workers: int = 0) -> None:
     """Cleans one machine's share of the training sources, whose hub data sets are resolved."""
     counts: Counter[str] = Counter()
     reading = (
@@ -91,12 +91,12 @@ def clean_share(config: Config, parts: Parts, share: Share, say: Say, workers: i
     )
     held_out = keys_of(pair for pairs in reading for pair in pairs)
     reader = _Reader(config)
-    with Progress(say, f"share {share}") as progress:
-        own = parts.own(reader.chunks(), share)
+    with Meter(say, f"share {share}") as progress:
+        own = made.own(reader.chunks(), share)
         for cleaned in in_order(_cleaner(config, held_out), own, workers or cores()):
-            parts.save(cleaned)
+            made.save(cleaned)
             progress.add(cleaned.read, reader.share)
-    parts.finish(share)
+    made.finish(share)
 
 
 def _cleaner(config: Config, held_out: frozenset[int], *, keep_rejected: bool = False) -> Callable[[], Cleaner]:
@@ -240,7 +240,7 @@ class _Training:
         duplicates = Duplicates(self._folder / "keys") if self._config.data.cleaning.deduplicate else None
         with ExitStack() as stack:
             files = [stack.enter_context(path.open("wb")) for path in self._files()]
-            progress = stack.enter_context(Progress(self._say, "train"))
+            progress = stack.enter_context(Meter(self._say, "train"))
             for cleaned in results:
                 self._add(cleaned, files)
                 if duplicates:

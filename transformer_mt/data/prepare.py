@@ -24,11 +24,11 @@ from transformer_mt.data.batching import Mixture
 from transformer_mt.data.bpe_dropout import BpeDropout
 from transformer_mt.data.corpus import ORIGINS, sides
 from transformer_mt.data.parallel import cores, in_order
-from transformer_mt.data.shards import Parts, Share
+from transformer_mt.data.shards import Share, SharedChunks
 from transformer_mt.data.store import StoreWriter
 from transformer_mt.data.vocabulary_report import report_of_run, short_lines
 from transformer_mt.errors import UserError
-from transformer_mt.progress import Progress
+from transformer_mt.progress import Meter
 
 Say = Callable[[str], None]
 CHUNK_PAIRS = 20_000
@@ -161,9 +161,7 @@ def encode_corpus(
             store = stack.enter_context(StoreWriter(folder, name, max(models.source_size, models.target_size)))
             text = folder / "train.text" if name == "train" and training.subword_sampling else None
             places = stack.enter_context(text.open("wb")) if text else None
-            progress = stack.enter_context(
-                Progress(say, f"ids of {name}", ends[-1] if ends and name == "train" else None)
-            )
+            progress = stack.enter_context(Meter(say, f"ids of {name}", ends[-1] if ends and name == "train" else None))
             for encoded in results:
                 store.write_arrays(encoded.ids, encoded.lengths)
                 if places:
@@ -181,15 +179,15 @@ def encode_corpus(
 
 
 def encode_share(
-    config: Config, corpus: Path, tokenizer: Path, parts: Parts, share: Share, say: Say, workers: int = 0
+    config: Config, corpus: Path, tokenizer: Path, made: SharedChunks, share: Share, say: Say, workers: int = 0
 ) -> None:
     """Encodes one machine's share of the training pairs."""
-    chunks = parts.own(_lines(*sides(corpus, "train", config.languages)), share)
-    with Progress(say, f"share {share}") as progress:
+    chunks = made.own(_lines(*sides(corpus, "train", config.languages)), share)
+    with Meter(say, f"share {share}") as progress:
         for encoded in in_order(_encoder(config, tokenizer), chunks, workers or cores()):
-            parts.save(encoded)
+            made.save(encoded)
             progress.add(encoded.read)
-    parts.finish(share)
+    made.finish(share)
 
 
 def _results(config: Config, tokenizer: Path, texts: tuple[Path, Path], workers: int) -> Iterator["Encoded"]:

@@ -46,7 +46,7 @@ class Share:
         return f"{self.number}/{self.count}"
 
 
-class Parts:
+class SharedChunks:
     """The chunks of a stage that several machines make."""
 
     def __init__(self, folder: Path, made_from: dict[str, Any]) -> None:
