@@ -257,6 +257,17 @@ def test_an_empty_side_of_a_test_set_is_told(task: Path) -> None:
     assert (task / "run" / "corpus" / "test.de").read_text("utf-8") == "ab\n\n \nab\n"
 
 
+def test_a_name_that_is_no_text(task: Path) -> None:
+    """It is found by a pattern, and told by its bytes."""
+    for language in ("en", "de"):
+        (task / f"train.{language}").rename(os.fsdecode(os.fsencode(task) + b"/tr\xffain." + language.encode()))
+    write_config(task, data={"train": [{"source": "tr*n.en", "target": "tr*n.de"}]}, training={"max_tokens": 12})
+    tokenize(task)
+    [origin] = json.loads((task / "run/corpus/train.sources.json").read_text("utf-8"))
+    assert origin["source"] == r"tr\xffain.en + tr\xffain.de"
+    assert r"tr\xffain.en" in command("clean", "-c", "c.yaml", cwd=task).stdout
+
+
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_why_there_is_no_pair_is_told(task: Path, split: str) -> None:
     for language in ("en", "de"):

@@ -290,8 +290,9 @@ def describe(source: Source) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Relative to the current folder where it lies in it."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    """Relative to the current folder where it lies in it; as text that can be written, whatever bytes a name has."""
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return os.fsencode(shown).decode(files.ENCODING, "backslashreplace")
 
 
 def name_of(source: Source, default: str) -> str:
