@@ -42,6 +42,18 @@ def test_the_table(spoiled: Path) -> None:
     assert "direction: " in done.stdout
 
 
+def test_overlap_is_told_where_it_stays(spoiled: Path) -> None:
+    """A pair of the training data is tested on; another one's target is."""
+    rows = {side: (spoiled / f"train.{side}").read_text("utf-8").split("\n") for side in ("en", "de")}
+    (spoiled / "test.en").write_text(f"{rows['en'][50]}\nanother\n", "utf-8")
+    (spoiled / "test.de").write_text(f"another\n{rows['de'][51]}\n", "utf-8")
+    off = inside(spoiled, "clean", "-c", "c.yaml", "--dry-run", "--set", "data.cleaning.remove_test_overlap=false")
+    assert "100 pairs read, 90 kept" in off.stdout
+    row = next(line for line in off.stdout.split("\n") if line.startswith("test_overlap"))
+    assert row.split() == ["test_overlap", "remove_test_overlap", "false:", "would", "drop", "2", "2.00%"]
+    assert "88 kept" in inside(spoiled, "clean", "-c", "c.yaml", "--dry-run").stdout
+
+
 def test_without_dry_run_the_corpus_is_made_and_told_again(spoiled: Path) -> None:
     first = inside(spoiled, "clean", "-c", "c.yaml")
     assert first.exit_code == 0 and (spoiled / "run/corpus/train.en").is_file()

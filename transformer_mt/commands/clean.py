@@ -64,11 +64,10 @@ def lines(config: Config, record: dict[str, Any]) -> list[str]:
     settings["test_overlap"] = _switch("remove_test_overlap", cleaning.remove_test_overlap)
     settings["duplicate"] = _switch("deduplicate", cleaning.deduplicate)
     noticed = train.get("noticed", {})  # an older corpus has none, nor examples
-    counted = {rule.name for rule in filters(cleaning, config.languages)} if "noticed" in train else set()
     for name, (setting, on) in settings.items():
-        number = train["dropped" if on else "noticed"].get(name, 0) if on or "noticed" in train else 0
+        known_number = on or (name != "duplicate" and "noticed" in train)
+        number = train["dropped" if on else "noticed"].get(name, 0) if known_number else 0
         drops = f"{setting}: would drop" if number and not on else setting
-        known_number = on or name in counted
         rows.append((name, drops, f"{number:,}" if known_number else "not counted", _percent(number, read)))
     known = {"pairs", "read", "dropped", "noticed", "examples"}
     reading = {name: number for name, number in train.items() if name not in known}

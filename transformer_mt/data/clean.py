@@ -172,7 +172,7 @@ class Cleaner:
         self, cleaning: Cleaning, languages: Languages, held_out: frozenset[int], *, keep_rejected: bool = False
     ) -> None:
         """`held_out`: `keys_of` the validation and test data; `keep_rejected` keeps every dropped pair."""
-        self._held_out = held_out if cleaning.remove_test_overlap else frozenset()
+        self._held_out, self._drops_overlap = held_out, cleaning.remove_test_overlap
         self._filters = filters(cleaning, languages)
         self._direction = Direction(languages.source, languages.target)
         self._keep_rejected = keep_rejected
@@ -214,8 +214,9 @@ class Cleaner:
                     return rule.name, spared_by
                 spared_by.append(rule.name)
         # A reference may come back as the target of a pair that a machine made (back-translation).
-        overlap = self._held_out and not self._held_out.isdisjoint(_keys(source, target))
-        return ("test_overlap" if overlap else None), spared_by
+        if not self._held_out or self._held_out.isdisjoint(_keys(source, target)):
+            return None, spared_by
+        return ("test_overlap", spared_by) if self._drops_overlap else (None, [*spared_by, "test_overlap"])
 
     def _look(self, source: str, target: str, noticed: Counter[str]) -> None:
         if self._direction.can_tell:
