@@ -237,8 +237,9 @@ class _Training:
 
     def write(self, results: Iterable[Cleaned]) -> dict[str, Any]:
         """Writes all files of the training data; its record."""
-        duplicates = Duplicates(self._folder / "keys") if self._config.data.cleaning.deduplicate else None
         with ExitStack() as stack:
+            deduplicate = self._config.data.cleaning.deduplicate
+            duplicates = stack.enter_context(Duplicates(self._folder / "keys")) if deduplicate else None
             files = [stack.enter_context(path.open("wb")) for path in self._files()]
             progress = stack.enter_context(Meter(self._say, "train"))
             for cleaned in results:
