@@ -92,7 +92,7 @@ def download(
 def clean(
     config: options.Config, set_: options.Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell only: write nothing into the run folder.")] = False,
-    rejected: Annotated[Path | None, typer.Option(help="A JSONL file for all dropped pairs, with reasons.")] = None,
+    rejected: Annotated[Path | None, typer.Option(help="A JSONL file of all dropped pairs; implies --dry-run.")] = None,
     workers: options.Workers = 0, as_json: options.Json = False, quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:  # fmt: skip

@@ -89,3 +89,31 @@ def test_what_is_dropped_is_kept_with_its_reason(spoiled: Path) -> None:
     ]:  # fmt: skip
         done = inside(spoiled, "clean", "-c", "c.yaml", "--rejected", str(place))
         assert done.exit_code == 2 and words in done.stderr
+    assert not (spoiled / "run").exists()
+
+
+def test_what_formats_leave_out_is_kept_and_shown_too(spoiled: Path) -> None:
+    units = [("en", "One.", "fr", "Un."), ("en", "Two.", "de", "Zwei."), ("en", "Three.", "de", " ")]
+    variant = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'
+    rows = "".join(f"<tu>{variant.format(*unit[:2])}{variant.format(*unit[2:])}</tu>" for unit in units)
+    (spoiled / "m.tmx").write_text(f'<tmx version="1.4"><body>{rows}</body></tmx>', "utf-8")
+    entry = 'msgid "{}"\nmsgstr "{}"\n\n'
+    catalogue = entry.format("Open", "") + "#, fuzzy\n" + entry.format("Close", "Auf") + entry.format("Four", "Vier")
+    (spoiled / "m.po").write_text(catalogue, "utf-8")
+    (spoiled / "m.tsv").write_bytes(b"Five\tF\xfcnf\nSix\tSechs\n")
+    (spoiled / "m.jsonl").write_text('{"en": "Seven", "de": "\\ud800"}\n{"en": "Eight", "de": "Acht"}\n', "utf-8")
+    sources = [{kind: f"m.{kind}"} for kind in ("tmx", "po", "tsv", "jsonl")]
+    write_config(spoiled, data={"train": sources, "on_bad_bytes": "skip_pair"})
+    done = inside(spoiled, "clean", "-c", "c.yaml", "--rejected", "r.jsonl")
+    assert done.exit_code == 0, done.stderr
+    rows = [json.loads(line) for line in (spoiled / "r.jsonl").read_text("utf-8").split("\n")[:-1]]
+    assert [(row["file"], row["reason"], row["line"], row["source"], row["target"]) for row in rows] == [
+        ("m.tmx", "missing_language", 1, "One.", ""),
+        ("m.tmx", "empty_segment", 3, "Three.", " "),
+        ("m.po", "untranslated", 1, "Open", ""),
+        ("m.po", "fuzzy", 4, "Close", "Auf"),
+        ("m.tsv", "bad_bytes", 1, r"Five	F\xfcnf".replace(r"\t", "\t"), ""),
+        ("m.jsonl", "bad_bytes", 1, "Seven", r"\ud800"),
+    ]
+    examples = done.stdout.partition("\nbad_bytes:\n")[2].split("\n")
+    assert examples[0] == "  m.tsv, line 1" and "xfcnf" in examples[1]

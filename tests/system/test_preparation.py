@@ -249,12 +249,13 @@ def test_dirty_files(tmp_path: Path) -> None:
 def test_an_empty_side_of_a_test_set_is_told(task: Path) -> None:
     """It is a reference that nothing matches, and a key that is missing in JSON lines is one as well."""
     rows = [{"en": "ba", "de": "ab"}, {"en": "ba"}, {"en": "ba", "de": " "}, {"en": None, "de": "ab"}]
-    (task / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    write_config(task, data={"test": [{"jsonl": "test.jsonl"}]})
+    (task / "test-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (task / "test-2.jsonl").write_text('{"en": "ba", "de": ""}', "utf-8")
+    write_config(task, data={"test": [{"jsonl": "test-*.jsonl"}]})
     told = tokenize(task)
-    assert "warning: test: pairs with an empty side stay: line 2 of test.jsonl, line 3 of test.jsonl, line 4" in told
-    assert "test: 4 pairs, empty_side 3" in told
-    assert (task / "run" / "corpus" / "test.de").read_text("utf-8") == "ab\n\n \nab\n"
+    shown = "line 2 of test-1.jsonl, line 3 of test-1.jsonl, line 4 of test-1.jsonl, ..."
+    assert f"warning: test: 4 pairs with an empty side stay: {shown}" in told and "test: 5 pairs\n" in told
+    assert (task / "run" / "corpus" / "test.de").read_text("utf-8") == "ab\n\n \nab\n\n"
 
 
 def test_a_name_that_is_no_text(task: Path) -> None:

@@ -19,15 +19,14 @@ from transformer_mt.stages import pinned, prepare_run, read_record
 def clean(config: Config, say: Speaker, *, dry_run: bool, rejected: Path | None, workers: int) -> dict[str, Any]:
     """The counts of the `download` stage, which is run for them where it is not up to date.
 
-    With `dry_run` nothing is written into the run folder. `rejected` is a file for all pairs that are dropped, one
-    JSON object a line; it appears whole.
+    With `dry_run` or `rejected` nothing is written into the run folder. `rejected` is a file for all pairs that are
+    dropped, one JSON object a line; it appears whole.
     """
-    check_sources(config)
     if dry_run or rejected:
-        record = _tried(config, say, rejected, workers)
-    if not dry_run:
-        prepare_run(config, say, names=("download",), workers=workers)
-        record = (read_record(config.output / "corpus") or {})["counts"]
+        check_sources(config)
+        return _tried(config, say, rejected, workers)
+    prepare_run(config, say, names=("download",), workers=workers)
+    record: dict[str, Any] = (read_record(config.output / "corpus") or {})["counts"]
     return record
 
 

@@ -46,14 +46,13 @@ def po_pairs(path: Path, tally: Tally) -> Iterator[Pair]:
         raise UserError(found)
     text, charset = _decoded(path)
     for number, entry in enumerate(_entries(path, text), start=1):
-        if reason := _reason_against(entry):
-            tally.count(reason)
-            continue
         line = getattr(entry, "line_number", None)
         source, target = str(entry.source), str(entry.target)
-        if _BAD not in source + target:
+        if reason := _reason_against(entry):
+            tally.leave_out(reason, line or number, source, target)
+        elif _BAD not in source + target:
             yield Pair(tally.value(source), tally.value(target), line or number)
-        elif not tally.skips_bad_bytes():
+        elif not tally.skips_bad_bytes(line or number, source, target):
             where = f"entry at line {line}" if line else f"entry {number}"
             raise UserError(
                 f"{path}, {where}: bytes that are not {charset}, the charset expected; mend it, or leave such pairs "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.config import Cleaning, Languages
 from transformer_mt.data.languages import Direction, is_foreign, scripts_of
-from transformer_mt.data.readers import Pair
+from transformer_mt.data.readers import LeftOut, Pair
 
 # Control characters that are not white space, and characters that show nothing: soft hyphen, zero-width space,
 # direction marks, word joiner and its kin, byte order mark.
@@ -136,6 +136,8 @@ class Chunk:
     """(N,): the line or row that each pair comes from, counted from 1."""
     reading: Counter[str] = field(default_factory=Counter)
     """What was left out or changed in reading them, by reason."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    """Pairs left out in reading them: all of them, or the first few of each reason."""
 
 
 @dataclass
@@ -155,9 +157,9 @@ class Cleaned:
     """Pairs that filters which are off would drop; and, of those whose direction was looked at (`looked_at`), how many
     are `as_named` and how many `swapped`."""
     reading: Counter[str] = field(default_factory=Counter)
-    rejected: list[tuple[str, int, str, str]] = field(default_factory=list)
-    """Reason, line and both sides of pairs that are dropped: all of them, or the first few of each reason."""
-    spared: list[tuple[str, int, str, str]] = field(default_factory=list)
+    rejected: list[LeftOut] = field(default_factory=list)
+    """Pairs that are dropped or were left out in reading: all of them, or the first few of each reason."""
+    spared: list[LeftOut] = field(default_factory=list)
     """The same of the first few pairs that filters which are off would drop."""
 
 
@@ -181,7 +183,7 @@ class Cleaner:
         """What stays of a chunk."""
         sources, targets, lines, keys = [], [], [], []
         result = Cleaned(chunk.part, len(chunk.sources), b"", b"", chunk.lines[:0], np.zeros(0, np.uint64))
-        result.reading = chunk.reading
+        result.reading, result.rejected = chunk.reading, list(chunk.left_out)
         pairs = zip(map(normalize, chunk.sources), map(normalize, chunk.targets), chunk.lines.tolist(), strict=True)
         for number, (source, target, line) in enumerate(pairs):
             reason, spared_by = self._reason(source, target)

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,7 +27,7 @@ from transformer_mt.data.files import lines as lines_of
 from transformer_mt.data.languages import scripts_of
 from transformer_mt.data.parallel import cores, in_order
 from transformer_mt.data.shards import Share, SharedChunks
-from transformer_mt.data.sources import Pair, Tally, reasons
+from transformer_mt.data.sources import Tally, reasons
 from transformer_mt.errors import UserError
 from transformer_mt.progress import Meter
 
@@ -72,7 +73,7 @@ def make_corpus(
     for name, chosen in _held_out(config):
         record[name], keys = _write_untouched(config, folder, name, chosen, say)
         held_out |= keys
-    reader = _Reader(config)
+    reader = _Reader(config, inf if rejected else EXAMPLES)
     training = _Training(config, reader, folder, say, rejected)
     if ready is None:
         make = _cleaner(config, held_out, keep_rejected=rejected is not None)
@@ -90,7 +91,7 @@ def clean_share(config: Config, made: SharedChunks, share: Share, say: Say, work
         for source in chosen
     )
     held_out = keys_of(pair for pairs in reading for pair in pairs)
-    reader = _Reader(config)
+    reader = _Reader(config, EXAMPLES)
     with Meter(say, f"share {share}") as progress:
         own = made.own(reader.chunks(), share)
         for cleaned in in_order(_cleaner(config, held_out), own, workers or cores()):
@@ -142,28 +143,25 @@ def _write_untouched(
 ) -> tuple[dict[str, Any], frozenset[int]]:
     """Writes the text of validation or test sources as it is; counts, and the keys of both sides."""
     counts: Counter[str] = Counter()
-    keys, written, empty = [], 0, list[str]()
+    keys, written, empty, shown = [], 0, 0, list[str]()
     with ExitStack() as stack:
         one, other = (stack.enter_context(path.open("wb")) for path in sides(folder, name, config.languages))
         for source in given:
-            for chunk in _lists(sources.read(source, config.languages, config.data.on_bad_bytes, counts), CHUNK_PAIRS):
+            reading = sources.read_lists(source, config.languages, config.data.on_bad_bytes, counts, CHUNK_PAIRS)
+            for part, chunk in reading:
                 one.write("".join(f"{pair.source}\n" for pair in chunk).encode())
                 other.write("".join(f"{pair.target}\n" for pair in chunk).encode())
                 keys.append(keys_of(chunk))
                 written += len(chunk)
                 lines = [pair.line for pair in chunk if not (pair.source.strip() and pair.target.strip())]
-                empty += [f"line {line} of {sources.describe(source)}" for line in lines]
-    if empty:
-        counts["empty_side"] = len(empty)
-        say(f"warning: {name}: pairs with an empty side stay: {', '.join(empty[:3])}{', ...' * (len(empty) > 3)}")
+                empty += len(lines)
+                shown += [f"line {line} of {sources.describe(part)}" for line in lines[: EXAMPLES - len(shown)]]
     say(f"{name}: {written} pairs{reasons(counts)}")
+    if empty:
+        counts["empty_side"] = empty
+        more = ", ..." * (empty > len(shown))
+        say(f"warning: {name}: {empty} pairs with an empty side stay: {', '.join(shown)}{more}")
     return {"pairs": written, **counts}, frozenset().union(*keys)
-
-
-def _lists(items: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
 
 
 @dataclass
@@ -191,8 +189,9 @@ class _Sums:
 class _Reader:
     """Reads the training sources, file after file, in chunks."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, keep: float) -> None:
+        """`keep`: how many of the pairs of a file that are left out for one reason to remember with their text."""
+        self._config, self._keep = config, keep
         self.parts = [
             (number, part) for number, source in enumerate(config.data.train) for part in sources.parts(source)
         ]
@@ -203,25 +202,27 @@ class _Reader:
     def chunks(self) -> Iterator[Chunk]:
         """The sources' pairs; each file has at least one chunk, which tells what was left out in reading it."""
         sizes = [_size(part) for _, part in self.parts]
-        whole = sum(sizes) if all(sizes) else 0
+        known = [size for size in sizes if size is not None]
+        whole = sum(known) if len(known) == len(sizes) else 0
         found, left_out = 0, Counter[str]()
         for number, (source, part) in enumerate(self.parts):
             reading, told = Counter[str](), Counter[str]()
-            tally = Tally(self._config.data.on_bad_bytes, reading)
+            tally = Tally(self._config.data.on_bad_bytes, reading, self._keep)
             pairs = sources.pairs_of(part, self._config.languages, tally)
             rows, ended = list(islice(pairs, CHUNK_PAIRS)), False
             while not ended:
                 found += len(rows)
                 one, other, lines = zip(*rows, strict=True) if rows else ((), (), ())
                 ended = len(rows) < CHUNK_PAIRS
-                self.share = (sum(sizes[:number]) + sizes[number] * tally.share_read) / whole if whole else 0.0
-                yield Chunk(number, list(one), list(other), np.asarray(lines, np.int64), reading - told)
+                if whole:
+                    self.share = (sum(known[:number]) + known[number] * tally.share_read) / whole
+                numbers = np.asarray(lines, np.int64)
+                yield Chunk(number, list(one), list(other), numbers, reading - told, tally.taken())
                 told, rows = reading.copy(), [] if ended else list(islice(pairs, CHUNK_PAIRS))
             left_out += reading
             if number + 1 == len(self.parts) or self.parts[number + 1][0] != source:
                 if not found:
-                    described = sources.describe(self._config.data.train[source])
-                    raise UserError(f"no pairs in {described}{reasons(left_out)}")
+                    raise sources.no_pairs(self._config.data.train[source], left_out)
                 found, left_out = 0, Counter()
 
 
@@ -338,10 +339,10 @@ class _Training:
             self._say(f"warning: {warning}")
 
 
-def _size(part: Source) -> int:
-    """Bytes of the file whose reading tells how far the work has come; 0 where there is none."""
+def _size(part: Source) -> int | None:
+    """Bytes of the file whose reading tells how far the work has come; None where there is none."""
     paths = sources.paths_of(part)
-    return paths[0].stat().st_size if paths else 0
+    return paths[0].stat().st_size if paths else None
 
 
 def _tagged(lines: bytes, tag: str) -> bytes:

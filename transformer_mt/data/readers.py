@@ -27,27 +27,44 @@ class Pair(NamedTuple):
     line: int
 
 
+LeftOut = tuple[str, int, str, str]
+"""Reason, line and both sides of a pair that is left out."""
+
+
 class Tally:
     """Counts what is changed or left out on the way, and knows whether text that is not UTF-8 may be left out."""
 
-    def __init__(self, on_bad_bytes: str, counts: Counter[str]) -> None:
-        self._may_skip = on_bad_bytes == "skip_pair"
+    def __init__(self, on_bad_bytes: str, counts: Counter[str], keep: float = 0) -> None:
+        """`keep`: how many of those left out for one reason to remember with their text."""
+        self._may_skip, self._keep = on_bad_bytes == "skip_pair", keep
         self._counts = counts
+        self._left_out: list[LeftOut] = []
         self.share_read = 0.0
         """How much of the file that is being read has been read, 0 to 1, as far as its reader knows."""
 
     def count(self, reason: str) -> None:
-        """Notes something that is left out."""
+        """Notes something that is changed or passed over."""
         self._counts[reason] += 1
+
+    def leave_out(self, reason: str, line: int, source: object = "", target: object = "") -> None:
+        """Notes a pair that is left out; bytes of it that are no text are shown as such."""
+        self._counts[reason] += 1
+        if self._counts[reason] <= self._keep:
+            self._left_out.append((reason, line, _readable(source), _readable(target)))
+
+    def taken(self) -> list[LeftOut]:
+        """What was remembered of pairs left out since this was asked before."""
+        left_out, self._left_out = self._left_out, []
+        return left_out
 
     def read_so_far(self, share: float) -> None:
         """Notes how much of a file has been read."""
         self.share_read = share
 
-    def skips_bad_bytes(self) -> bool:
+    def skips_bad_bytes(self, line: int, source: object, target: object = "") -> bool:
         """Whether a pair with bad bytes is left out (it is counted then) or is an error."""
         if self._may_skip:
-            self._counts["bad_bytes"] += 1
+            self.leave_out("bad_bytes", line, source, target)
         return self._may_skip
 
     def value(self, value: object) -> str:
@@ -71,6 +88,12 @@ class Tally:
         return value
 
 
+def _readable(value: object) -> str:
+    """A line, or a value, with what cannot be written as UTF-8 escaped."""
+    content = value if isinstance(value, bytes) else str(value or "").encode(errors="backslashreplace")
+    return content.decode(errors="backslashreplace").rstrip("\r\n")
+
+
 def text_pairs(one: Path, other: Path, tally: Tally) -> Iterator[Pair]:
     """Line N of one file with line N of the other."""
     left, right = files.lines(one, tally.read_so_far), files.lines(other)
@@ -82,7 +105,7 @@ def text_pairs(one: Path, other: Path, tally: Tally) -> Iterator[Pair]:
         try:
             pair = Pair(text_of(source_line), text_of(target_line), number)
         except UnicodeDecodeError as failure:
-            if tally.skips_bad_bytes():
+            if tally.skips_bad_bytes(number, source_line, target_line):
                 continue
             path = one if failure.object == source_line else other
             raise files.bad_bytes(path, number, failure, _OR_SKIP) from None
@@ -115,7 +138,7 @@ def _decoded_lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
         try:
             text = files.text_of(line)
         except UnicodeDecodeError as failure:
-            if tally.skips_bad_bytes():
+            if tally.skips_bad_bytes(number, line):
                 continue
             raise files.bad_bytes(path, number, failure, _OR_SKIP) from None
         yield number, text
@@ -174,7 +197,7 @@ def _pair(where: str, values: list[object], number: int, tally: Tally) -> Pair |
     try:
         return Pair(tally.value(values[0]), tally.value(values[1]), number)
     except UnicodeError:
-        if tally.skips_bad_bytes():
+        if tally.skips_bad_bytes(number, *values):
             return None
         raise UserError(
             f"{where}: text that is not {files.ENCODING}, the encoding expected; mend it, or leave such pairs out "

@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from transformer_mt.config import (
@@ -28,7 +29,19 @@ from transformer_mt.data import catalogue, files, hub, readers, test_sets, tmx
 from transformer_mt.data.readers import Pair, Tally
 from transformer_mt.errors import UserError
 
-__all__ = ["Pair", "Tally", "check", "describe", "name_of", "pairs_of", "parts", "paths_of", "read", "reasons"]
+__all__ = [
+    "Pair",
+    "Tally",
+    "check",
+    "describe",
+    "name_of",
+    "no_pairs",
+    "pairs_of",
+    "parts",
+    "paths_of",
+    "read",
+    "reasons",
+]
 
 # What a side of a text pair is not, whatever its bytes look like.
 _OTHER_FORMATS = {
@@ -133,13 +146,27 @@ def read(source: Source, languages: Languages, on_bad_bytes: str, counts: Counte
         UserError: a fault in the data, named by file and line, or no pair at all. Pairs may have been yielded
             before it, so whoever writes them must do so in a place that is thrown away on failure.
     """
+    for _, pairs in read_lists(source, languages, on_bad_bytes, counts, 1000):
+        yield from pairs
+
+
+def read_lists(
+    source: Source, languages: Languages, on_bad_bytes: str, counts: Counter[str], size: int
+) -> Iterator[tuple[Source, list[Pair]]]:
+    """The same in lists of at most `size` pairs, each with the part of the source that its lines are of."""
     empty, before = True, counts.copy()
     for part in parts(source):
-        for pair in pairs_of(part, languages, Tally(on_bad_bytes, counts)):
+        pairs = pairs_of(part, languages, Tally(on_bad_bytes, counts))
+        while chunk := list(islice(pairs, size)):
             empty = False
-            yield pair
+            yield part, chunk
     if empty:
-        raise UserError(f"no pairs in {describe(source)}{reasons(counts - before)}")
+        raise no_pairs(source, counts - before)
+
+
+def no_pairs(source: Source, counts: Counter[str]) -> UserError:
+    """What to tell of a source that has none; `counts` says what was left out."""
+    return UserError(f"no pairs in {describe(source)}{reasons(counts)}")
 
 
 def reasons(counts: Counter[str]) -> str:

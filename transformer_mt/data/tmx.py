@@ -42,7 +42,8 @@ def tmx_pairs(path: Path, languages: Languages, tally: Tally) -> Iterator[Pair]:
     for number, unit in enumerate(_units(path), start=1):
         sources, targets = sides.of(unit)
         if not (sources and targets):
-            tally.count("missing_language")
+            one, other = ("".join(side[0].itertext()).strip() if side else "" for side in (sources, targets))
+            tally.leave_out("missing_language", number, one, other)
             continue
         paired = True
         for _ in sources[1:] + targets[1:]:
@@ -51,7 +52,7 @@ def tmx_pairs(path: Path, languages: Languages, tally: Tally) -> Iterator[Pair]:
         if source.strip() and target.strip():
             yield Pair(source, target, number)
         else:
-            tally.count("empty_segment")
+            tally.leave_out("empty_segment", number, source, target)
     if not number:
         raise UserError(f"{path} has no <tu>, wanted translation units")
     if not paired:
