@@ -11,10 +11,12 @@ class _Messages(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         """Says that all was written, and writes it if that can be done."""
+        size = memoryview(data).nbytes
         try:
-            return super().write(data)
+            written = super().write(data)
         except OSError:
-            return memoryview(data).nbytes
+            return size
+        return size if written is None else written  # None: a pipe that does not wait is full
 
 
 def prepare() -> None:
@@ -23,7 +25,7 @@ def prepare() -> None:
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     # A file of ours must not get the number of a closed standard stream: libraries would print into it.
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
+        os.set_inheritable(number, True)  # nor one of the processes that we start
     os.close(number)
     if sys.stderr is sys.__stderr__:  # whoever has put something else there hears all
         raw = io.BufferedWriter(_Messages(2, "w", closefd=False))

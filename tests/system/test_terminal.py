@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import COMMAND, command, environment, events
+from tests.running import COMMAND, command, environment, events, patched
 
 
 def on_a_terminal(*arguments: str, cwd: Path) -> str:
@@ -55,13 +55,29 @@ def test_tensorboard_has_the_metrics(task: Path) -> None:
     assert board.Scalars("validation/loss")
 
 
+WATCHED = """
+import os, sys
+from transformer_mt.data import corpus, parallel, prepare
+corpus.CHUNK_PAIRS = prepare.CHUNK_PAIRS = 100
+parallel.cores = corpus.cores = prepare.cores = lambda: 2
+if any("spawn_main" in argument for argument in sys.orig_argv):
+    names = [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
+    open(f"streams-{os.getpid()}", "w").write(" ".join(names))
+"""
+
+
 @pytest.mark.parametrize("after", ["2>&1 | head -n 1", "2>&-", ">&- 2>&- <&-", "2> /dev/full"])
 def test_work_is_done_where_nobody_hears_of_it(task: Path, after: str) -> None:
     """The reader of messages left, or there is none, or its disk is full: the files are the same."""
     shell = f"{shlex.join(COMMAND)} tokenize --config c.yaml --set output=unheard {after}; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", shell], cwd=task, env=environment(), capture_output=True, timeout=200)
+    env = environment(**patched(task, WATCHED))
+    done = subprocess.run(["bash", "-c", shell], cwd=task, env=env, capture_output=True, timeout=200)
     *said, code = done.stdout.decode().splitlines()
     assert code == "0" and len(said) == ("head" in after) and not done.stderr
+    workers = [path.read_text().split() for path in task.glob("streams-*")]
+    assert len(workers) == 4  # two for the corpus, two for the ids
+    if "<" in after:
+        assert workers == [["/dev/null"] * 3] * 4
     assert command("tokenize", "--config", "c.yaml", "--set", "output=heard", cwd=task).returncode == 0
     names = sorted(path.relative_to(task / "heard") for path in (task / "heard").glob("*/*"))
     assert names and names == sorted(path.relative_to(task / "unheard") for path in (task / "unheard").glob("*/*"))
