@@ -25,6 +25,7 @@ from transformer_mt.data.prepare import encode_corpus
 
 CONFIG = {"name": "measured", "output": "run", "languages": {"source": "en", "target": "de"}}
 STAGES = ("download", "tokenize")
+SIZES = (100_000, 1_000_000, 10_000_000)
 
 
 def preparing(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def preparing(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {"cores": cores(), "pairs": len(lines[0])}
     if options.repeat:
         result |= _encoding(lines, options, folder)
-    sizes = [size for size in (100_000, 1_000_000, 10_000_000) if size <= options.grow_to]
+    sizes = [size for size in SIZES if size <= options.grow_to]
     result["growth"] = {size: _growth(lines, size, options.vocabulary) for size in sizes}
     return result
 

@@ -1,5 +1,6 @@
 """Files and folders that appear whole or not at all, and the lock that keeps two runs out of one folder."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -62,13 +63,16 @@ def new_folder(final: Path, *, replace: bool = True) -> Iterator[Path]:
     shutil.rmtree(old, ignore_errors=True)
 
 
+_OF_A_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+
+
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
     """Lets an error of the system name the file (or folder) that it is about, which those of an open file do not."""
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.filename:  # of a network, say; or it names one
+        if error.errno not in _OF_A_DISK or error.filename:  # of a network or of memory, say; or it names one
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None
 
@@ -135,6 +139,15 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()}")
         file.flush()
+        yield
+
+
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Lets one process at a time into the context, the others wait; `path` is a file that is made for it and stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

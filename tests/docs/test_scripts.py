@@ -44,6 +44,21 @@ def test_translating_is_measured_beside_others_and_bare_products() -> None:
     assert result["pieces"]["native float32"] == 6 * 4  # with the end
 
 
+def test_preparing_is_measured_beside_sentencepiece_and_as_the_corpus_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = measured("preparing", "--pairs", "400", "--grow-to", "0")
+    assert result["pairs"] == 400 and result["growth"] == {} and result["encoding_ratio"] > 0
+    assert all(result["encoding_lines_per_second"][name] > 0 for name in ("ours", "alone"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import benchmark_preparing
+
+    monkeypatch.setattr(benchmark_preparing, "SIZES", (500, 900))
+    options = argparse.Namespace(pairs=400, repeat=0, grow_to=900, vocabulary=400, source=None, target=None)
+    with tempfile.TemporaryDirectory() as folder:
+        found = benchmark_preparing.preparing(options, Path(folder))["growth"]
+    assert set(found) == {500, 900}
+    assert all(found[size][stage]["anonymous_mib"] > 10 for size in found for stage in ("download", "tokenize"))
+
+
 def test_growth_is_measured_one_thing_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import benchmark_growth

@@ -17,6 +17,7 @@ from tests.running import (
     command,
     digests,
     files,
+    patched,
     sentences,
     start,
     write_config,
@@ -167,23 +168,33 @@ def test_locale_changes_nothing(tmp_path: Path) -> None:
     assert "Grüße 你好\n".encode() in (tmp_path / "a/run/corpus/train.en").read_bytes()
 
 
-def test_kill_while_preparing(tmp_path: Path) -> None:
-    write_task(tmp_path, 6000)
-    write_config(tmp_path)
+SMALL = "from transformer_mt.data import corpus, prepare\ncorpus.CHUNK_PAIRS = prepare.CHUNK_PAIRS = 500\n"
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_kill_while_preparing(tmp_path: Path, workers: str) -> None:
+    """At the first moment of each stage, and in its midst; how many processes work makes no difference either."""
     whole = tmp_path / "whole"
     write_task(whole, 6000)
     write_config(whole)
     tokenize(whole)
     expected = digests(whole / "run", without=["stage.json", "config.yaml"])
-    for folder in ("corpus", "tokenizer", "ids"):
-        process = start("tokenize", "-c", "c.yaml", cwd=tmp_path)
+    write_task(tmp_path, 6000)
+    write_config(tmp_path)
+    env, killed = patched(tmp_path, SMALL), 0
+    for name in ("corpus", "corpus/train.en", "tokenizer", "ids", "ids/train.bin"):
+        folder, _, file = name.partition("/")
+        process = start("tokenize", "-c", "c.yaml", "--workers", workers, cwd=tmp_path, **env)
+        path = tmp_path / "run" / f".{folder}.partial" / file
         limit = time.monotonic() + 60
-        while not (tmp_path / "run" / f".{folder}.partial").exists() and process.poll() is None:
+        while not (path.exists() and (not file or path.stat().st_size)) and process.poll() is None:
             assert time.monotonic() < limit
             time.sleep(0.001)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
-    tokenize(tmp_path)
+        killed += process.returncode == -signal.SIGKILL
+    assert killed > 2  # the machine may be too quick for one or the other
+    tokenize(tmp_path, "--workers", workers, **env)
     assert digests(tmp_path / "run", without=["stage.json", "config.yaml"]) == expected
     assert not list((tmp_path / "run").glob(".*.partial"))
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import shlex
 import struct
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import COMMAND, command, environment, events, patched
+from tests.running import COMMAND, command, environment, events, patched, write_config
 
 
 def on_a_terminal(*arguments: str, cwd: Path) -> str:
@@ -53,6 +54,30 @@ def test_tensorboard_has_the_metrics(task: Path) -> None:
     assert found.keys() == logged.keys()
     assert all(abs(found[step] - loss) < 1e-4 for step, loss in logged.items())
     assert board.Scalars("validation/loss")
+
+
+SLOW = """
+import time
+from transformer_mt import progress
+from transformer_mt.data import corpus, prepare
+corpus.CHUNK_PAIRS = prepare.CHUNK_PAIRS = 20
+progress.EVERY_SECONDS = 0.0
+"""
+
+
+def test_how_far_preparing_has_come(task: Path) -> None:
+    """A bar on a terminal; elsewhere lines, with the time left, also where one file of several is empty."""
+    for language in ("en", "de"):
+        (task / f"train-2.{language}").write_bytes(b"")
+        (task / f"train-1.{language}").write_bytes((task / f"train.{language}").read_bytes())
+    train = [{"source": "train-*.en", "target": "train-*.de"}]
+    write_config(task, data={"train": train})
+    piped = command("tokenize", "--config", "c.yaml", cwd=task, env=patched(task, SLOW))
+    assert piped.returncode == 0, piped.stderr
+    told = re.findall(r"^(.+): [\d,]+ pairs, [\d,]+ a second, \d+%, [\d,]+ s left$", piped.stderr, re.MULTILINE)
+    assert {"train", "ids of train"} <= set(told) and "\r" not in piped.stderr
+    shown = on_a_terminal("tokenize", "--config", "c.yaml", "--set", "output=shown", cwd=task)
+    assert re.search(r"train: .*%\|.*pairs, [\d,]+ a second \[", shown)
 
 
 WATCHED = """

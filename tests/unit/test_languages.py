@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_mt.data.languages import Direction, function_words, is_foreign, script_of, scripts_of
+from transformer_mt.data.languages import _CODES, Direction, function_words, is_foreign, script_of, scripts_of
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,12 @@ from transformer_mt.data.languages import Direction, function_words, is_foreign,
 )  # fmt: skip
 def test_scripts_of_languages(language: str, expected: set[str]) -> None:
     assert scripts_of(language) == expected
+
+
+def test_codes_of_two_and_of_three_letters_are_one_to_one() -> None:
+    codes = [code for row in _CODES.split(", ") for code in row.split()]
+    assert len(set(codes)) == len(codes) and {len(code) for code in codes} == {2, 3}
+    assert all(scripts_of(code) for code in codes)
 
 
 def test_scripts_of_letters() -> None:

@@ -4,12 +4,14 @@ import hashlib
 import io
 import socket
 import tarfile
+import threading
 from pathlib import Path
 
 import pytest
 import sacrebleu
 from sacrebleu.dataset.plain_text import PlainTextDataset
 
+from transformer_mt.atomic import in_turn
 from transformer_mt.config import Languages
 from transformer_mt.data import test_sets
 from transformer_mt.data.readers import Pair
@@ -175,3 +177,17 @@ def test_a_copy_that_was_cut_off_is_never_half_read(known: Path) -> None:
 def test_a_test_set_without_references_is_told(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sacrebleu.DATASETS["tiny/full"], "get_reference_files", lambda pair: [])
     assert refused(UserError) == "sacreBLEU's test set tiny/full has no reference for en-de"
+
+
+def test_processes_fetch_in_turn(known: Path) -> None:
+    """sacreBLEU writes where others read; the files come whole to who has waited."""
+    found: list[int] = []
+    reading = threading.Thread(
+        target=lambda: found.append(len(list(test_sets.test_set_pairs("tiny/full", ENGLISH_GERMAN))))
+    )
+    with in_turn(known / "cache" / "tiny-full.turn"):
+        reading.start()
+        reading.join(0.5)
+        assert not found and not list((known / "cache").glob("tiny/full/*"))
+    reading.join(60)
+    assert found == [4]

@@ -100,9 +100,9 @@ def test_a_unit_without_text_on_one_side_in_all_the_file_is_no_lack_of_languages
     assert read(tmp_path, document(unit("nothing", ""))) == ([], {"empty_segment": 1})
 
 
-@pytest.mark.parametrize("code", ["en", "EN", "en-US", "en_GB", "En-Latn-US"])
+@pytest.mark.parametrize("code", ["en", "EN", "en-US", "en_GB", "En-Latn-US", "eng"])
 def test_a_language_is_told_by_the_first_part_of_its_code(tmp_path: Path, code: str) -> None:
-    content = document(unit("one", "eins", (code, "de-AT")), unit("eng", "fremd", ("eng", "de")))
+    content = document(unit("one", "eins", (code, "de-AT")), unit("enm", "fremd", ("enm", "de")))
     assert read(tmp_path, content) == ([("one", "eins")], {"missing_language": 1})
 
 

@@ -164,6 +164,7 @@ import hashlib, os, random, sys
 os.cpu_count = lambda: int(sys.argv[1])
 if hasattr(os, "process_cpu_count"):
     os.process_cpu_count = os.cpu_count
+os.sched_getaffinity = lambda process: set(range(int(sys.argv[1])))
 os.environ["OMP_NUM_THREADS"] = sys.argv[1]
 from transformer_mt.config import Tokenizer
 from transformer_mt.data.tokenizer import learn

@@ -25,22 +25,20 @@ _SUBTAGS = {
     "latn": "LATIN", "cyrl": "CYRILLIC", "arab": "ARABIC", "hans": "CJK", "hant": "CJK", "grek": "GREEK",
     "hebr": "HEBREW", "deva": "DEVANAGARI", "jpan": "HIRAGANA KATAKANA CJK", "kore": "HANGUL CJK", "thai": "THAI",
 }  # fmt: skip
-_THREE_LETTERS = {
-    code: short
-    for short, codes in {
-        "ar": "ara arb", "bg": "bul", "bn": "ben", "ca": "cat", "cs": "ces cze", "cy": "cym wel", "da": "dan",
-        "de": "deu ger", "el": "ell gre", "en": "eng", "es": "spa", "et": "est ekk", "eu": "eus baq",
-        "fa": "fas per pes", "fi": "fin", "fr": "fra fre", "ga": "gle", "gl": "glg", "he": "heb", "hi": "hin",
-        "hr": "hrv", "hu": "hun", "hy": "hye arm", "id": "ind", "is": "isl ice", "it": "ita", "ja": "jpn",
-        "ka": "kat geo", "kk": "kaz", "ko": "kor", "lt": "lit", "lv": "lav lvs", "mk": "mkd mac", "mr": "mar",
-        "ms": "msa may zsm", "mt": "mlt", "nb": "nob", "ne": "nep npi", "nl": "nld dut", "nn": "nno", "no": "nor",
-        "pl": "pol", "ps": "pus pbt", "pt": "por", "ro": "ron rum", "ru": "rus", "sk": "slk slo", "sl": "slv",
-        "sq": "sqi alb", "sr": "srp", "sv": "swe", "sw": "swa swh", "ta": "tam", "te": "tel", "th": "tha",
-        "tl": "tgl fil", "tr": "tur", "uk": "ukr", "ur": "urd", "vi": "vie", "zh": "zho chi cmn",
-    }.items()
-    for code in codes.split()
-}  # fmt: skip
-"""ISO 639-2 and 639-3, for the languages that have two letters in ISO 639-1."""
+_CODES = (
+    "af afr, am amh, ar ara arb, as asm, az aze azj, be bel, bg bul, bn ben, bs bos, ca cat, cs ces cze, cy cym wel, "
+    "da dan, de deu ger, el ell gre, en eng, eo epo, es spa, et est ekk, eu eus baq, fa fas per pes, fi fin, fo fao, "
+    "fr fra fre, fy fry, ga gle, gd gla, gl glg, gu guj, ha hau, he heb, hi hin, hr hrv, ht hat, hu hun, hy hye arm, "
+    "id ind, ig ibo, is isl ice, it ita, ja jpn, jv jav, ka kat geo, kk kaz, km khm, kn kan, ko kor, ku kur kmr, "
+    "ky kir, la lat, lb ltz, lo lao, lt lit, lv lav lvs, mg mlg plt, mi mri mao, mk mkd mac, ml mal, mn mon khk, "
+    "mr mar, ms msa may zsm, mt mlt, my mya bur, nb nob, ne nep npi, nl nld dut, nn nno, no nor, oc oci, or ori ory, "
+    "pa pan, pl pol, ps pus pbt, pt por, rn run, ro ron rum, ru rus, rw kin, sa san, sd snd, si sin, sk slk slo, "
+    "sl slv, sn sna, so som, sq sqi alb als, sr srp, st sot, su sun, sv swe, sw swa swh, ta tam, te tel, tg tgk, "
+    "th tha, ti tir, tk tuk, tl tgl fil, tn tsn, tr tur, tt tat, ug uig, uk ukr, ur urd, uz uzb uzn, vi vie, wo wol, "
+    "xh xho, yi yid ydd, yo yor, zh zho chi cmn, zu zul"
+)
+"""Of each language of this file that ISO 639-1 gives two letters: these, then its codes in ISO 639-2 and 639-3."""
+_TWO_LETTERS = {code: short for short, *codes in map(str.split, _CODES.split(", ")) for code in codes}
 _FUNCTION_WORDS = {
     "cs": "a že se na je to si do pro jsem byl jako ale není jsou které který tak nebo když",
     "da": "og i at det er en til af på med den for ikke der som jeg har de et fra",
@@ -76,15 +74,15 @@ _MARKS = 2
 """By how many small words the other language must lead before a side is said to be in it."""
 
 
-def _subtags(language: str) -> list[str]:
+def subtags(language: str) -> list[str]:
     """A code in small letters and parts, the language by its shortest code: `deu_Latn` is `de`, `latn`."""
-    code, *rest = re.split("[-_]", language.lower())
-    return [_THREE_LETTERS.get(code, code), *rest]
+    code, *rest = re.split("[-_]", language.strip().lower())
+    return [_TWO_LETTERS.get(code, code), *rest]
 
 
 def scripts_of(language: str) -> frozenset[str]:
     """Names of the scripts a language is written in, as Unicode's character names begin; none where not known."""
-    code, *rest = _subtags(language)
+    code, *rest = subtags(language)
     for subtag in rest:
         if subtag in _SUBTAGS:
             return frozenset(_SUBTAGS[subtag].split())
@@ -113,7 +111,7 @@ def is_foreign(text: str, scripts: frozenset[str]) -> bool:
 
 def function_words(language: str) -> frozenset[str]:
     """The most frequent small words of a language; none where not known."""
-    return frozenset(_FUNCTION_WORDS.get(_subtags(language)[0], "").split())
+    return frozenset(_FUNCTION_WORDS.get(subtags(language)[0], "").split())
 
 
 def words_of(text: str) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from transformer_mt.atomic import in_turn
 from transformer_mt.config import Languages
 from transformer_mt.data import files
 from transformer_mt.data.readers import Pair
@@ -72,7 +73,8 @@ def _fetched(name: str, direction: str, languages: Languages) -> tuple[Path, Pat
     """Where the source and the first reference are, fetched before if they have to be."""
     import sacrebleu
 
-    with _explained(name, languages):
+    # sacreBLEU writes its files in place, where another process, of a job array say, may be reading already.
+    with _explained(name, languages), in_turn(Path(sacrebleu.SACREBLEU_DIR) / f"{name}.turn".replace("/", "-")):
         source = sacrebleu.get_source_file(name, direction)
         references = sacrebleu.get_reference_files(name, direction)
     if not references:

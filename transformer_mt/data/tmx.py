@@ -13,6 +13,7 @@ from lxml import etree
 
 from transformer_mt.config import Languages
 from transformer_mt.data import files
+from transformer_mt.data.languages import subtags
 from transformer_mt.data.readers import Pair, Tally
 from transformer_mt.errors import UserError
 
@@ -30,7 +31,7 @@ def tmx_pairs(path: Path, languages: Languages, tally: Tally) -> Iterator[Pair]:
 
     Left out and counted: "missing_language", units without one of the languages; "empty_segment", units with nothing
     on one side; "further_variant", variants after the best one of a language. A variant's language is the best fit
-    by the parts of its code, the first of which must be the same: `de` takes de-AT, and rather de.
+    by the parts of its code, the first of which must be the same: `de` takes de-AT, deu, and rather de.
     The text is without the code of inline elements (bpt, ept, ph, it, ut, with any sub-flow in them).
 
     Raises:
@@ -118,7 +119,7 @@ class _Sides:
 
     def __init__(self, languages: Languages) -> None:
         self.wanted = f"{languages.source} and {languages.target}"
-        self._wanted = _parts(languages.source), _parts(languages.target)
+        self._wanted = subtags(languages.source), subtags(languages.target)
         self._seen: Counter[str] = Counter()
         self._fits: dict[str, tuple[Fit, Fit]] = {}
 
@@ -138,7 +139,7 @@ class _Sides:
 
     def _fits_of(self, code: str) -> tuple[Fit, Fit]:
         if code not in self._fits:
-            parts = _parts(code)
+            parts = subtags(code)
             self._fits[code] = _fit(parts, self._wanted[0]), _fit(parts, self._wanted[1])
         return self._fits[code]
 
@@ -146,10 +147,6 @@ class _Sides:
         """The languages seen, with how many variants are of each."""
         shown = [f"{code:.30} ({count})" for code, count in self._seen.most_common(_SHOWN_LANGUAGES)]
         return ", ".join(shown + ["..."] * (len(self._seen) > _SHOWN_LANGUAGES)) or "(none)"
-
-
-def _parts(code: str) -> list[str]:
-    return code.strip().lower().replace("_", "-").split("-")
 
 
 def _fit(found: list[str], wanted: list[str]) -> Fit:
