@@ -259,6 +259,11 @@ class Encoded:
         self.counts += other.counts
 
 
+def too_long(lengths: NDArray[np.int64], most: int) -> NDArray[np.bool_]:
+    """Which pairs have more than `most` pieces on a side; lengths (N, 2) -> (N,)."""
+    return (lengths[:, 0] > most) | (lengths[:, 1] > most)
+
+
 class Encoder:
     """Encodes pairs, in whatever process: what comes out depends on nothing but the lines."""
 
@@ -273,7 +278,7 @@ class Encoder:
         source = self._models.encode_source(list(map(files.text_of, lines.sources)))
         target = self._models.encode_target(list(map(files.text_of, lines.targets)))
         lengths = np.asarray([(len(one), len(other)) for one, other in zip(source, target, strict=True)], np.int64)
-        long = (lengths[:, 0] > self._room) | (lengths[:, 1] > self._room)
+        long = too_long(lengths, self._room)
         kept = np.flatnonzero(~long | self._cut)
         room = self._room
         ids = [token for pair in kept.tolist() for side in (source[pair], target[pair]) for token in side[:room]]
