@@ -45,7 +45,9 @@ def answer(languages, options):
     counts = Counter()
     try:
         source = hub.resolve_hub(HubSource(hub="wmt/wmt14").model_copy(update=options), languages)
-        pairs = [tuple(pair) for pair in sources.read(source, languages, "error", counts)]
+        tally = sources.Tally("error", counts)
+        pairs = [tuple(pair) for pair in sources.pairs_of(source, languages, tally)]
+        assert tally.share_read == 1.0 or source.streaming
     except UserError as failure:
         return str(failure)
     return [source.subset, source.revision, pairs, counts]

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import sys
 import types
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import sentencepiece
 
@@ -20,6 +23,7 @@ from transformer_mt.config import (
     HubSource,
     JsonlSource,
     Languages,
+    ParquetSource,
     PoSource,
     SacrebleuSource,
     Source,
@@ -207,6 +211,42 @@ def test_patterns_and_lists_stand_for_files_in_order(tmp_path: Path) -> None:
     assert [pair[0] for pair in read_lines(listed)] == ["s2", "s1", "s2"]
     mixed = TextSource(source=(tmp_path / "part-1*.en",), target=tmp_path / "part-[1]*.de")
     assert [pair[0] for pair in read_lines(mixed)] == ["s1", "s10"]
+
+
+@pytest.mark.parametrize("kind", ["text", "gzip", "tsv", "jsonl", "parquet", "tmx", "demo"])
+def test_how_much_is_read_is_told_on_the_way(tmp_path: Path, kind: str) -> None:
+    """It only grows, is little at the beginning and all, or nearly, at the end."""
+    rows = [(f"word number {number} of many", f"Wort Nummer {number} von vielen") for number in range(20_000)]
+    (tmp_path / "a.en").write_text("".join(f"{one}\n" for one, _ in rows), "utf-8")
+    (tmp_path / "a.de").write_text("".join(f"{other}\n" for _, other in rows), "utf-8")
+    given: Source
+    if kind == "text":
+        given = TextSource(source=tmp_path / "a.en", target=tmp_path / "a.de")
+    elif kind == "gzip":
+        for name in ("a.en", "a.de"):
+            (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+        given = TextSource(source=tmp_path / "a.en.gz", target=tmp_path / "a.de.gz")
+    elif kind == "tsv":
+        (tmp_path / "a.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in rows), "utf-8")
+        given = TsvSource(tsv=tmp_path / "a.tsv")
+    elif kind == "jsonl":
+        lines = [json.dumps({"en": one, "de": other}) + "\n" for one, other in rows]
+        (tmp_path / "a.jsonl").write_text("".join(lines), "utf-8")
+        given = JsonlSource(jsonl=tmp_path / "a.jsonl")
+    elif kind == "parquet":
+        table = pyarrow.table({"en": [one for one, _ in rows], "de": [other for _, other in rows]})
+        pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+        given = ParquetSource(parquet=tmp_path / "a.parquet")
+    elif kind == "tmx":
+        variant = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'
+        units = [f"<tu>{variant.format('en', one)}{variant.format('de', other)}</tu>" for one, other in rows]
+        (tmp_path / "a.tmx").write_text(f'<tmx version="1.4"><body>{"".join(units)}</body></tmx>', "utf-8")
+        given = TmxSource(tmx=tmp_path / "a.tmx")
+    else:
+        given = DemoSource(demo="english-german", pairs=2000)
+    tally = sources.Tally("error", Counter())
+    shares = [tally.share_read for _ in sources.pairs_of(given, ENGLISH_GERMAN, tally)]
+    assert shares == sorted(shares) and shares[0] < 0.2 and 0.2 < shares[len(shares) // 2] < 0.8 and shares[-1] > 0.9
 
 
 def read_lines(source: Source) -> list[tuple[str, str, int]]:

@@ -249,7 +249,7 @@ def test_entities_without_end_are_not_expanded(tmp_path: Path) -> None:
 def test_units_are_gone_once_they_are_read(tmp_path: Path) -> None:
     path = tmp_path / "m.tmx"
     path.write_text(document(*(f"<!-- {number} -->{unit('one', 'eins')}" for number in range(2000))))
-    for element in tmx._units(path):
+    for element in tmx._units(path, Tally("error", Counter())):
         before = list(element.itersiblings(preceding=True))
         assert len(before) <= 2  # a comment, and the unit before
         assert not any(len(sibling) for sibling in before)

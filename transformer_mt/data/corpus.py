@@ -197,13 +197,11 @@ class _Reader:
         ]
         """Single files and the like, each with the number of its source: two sources may be equal."""
         self.share = 0.0
-        """How much of all of them has been read, where their sizes are known."""
+        """About how much of all of them has been read, as far as they tell."""
 
     def chunks(self) -> Iterator[Chunk]:
         """The sources' pairs; each file has at least one chunk, which tells what was left out in reading it."""
-        sizes = [_size(part) for _, part in self.parts]
-        known = [size for size in sizes if size is not None]
-        whole = sum(known) if len(known) == len(sizes) else 0
+        sizes = _sizes([part for _, part in self.parts])
         found, left_out = 0, Counter[str]()
         for number, (source, part) in enumerate(self.parts):
             reading, told = Counter[str](), Counter[str]()
@@ -214,8 +212,7 @@ class _Reader:
                 found += len(rows)
                 one, other, lines = zip(*rows, strict=True) if rows else ((), (), ())
                 ended = len(rows) < CHUNK_PAIRS
-                if whole:
-                    self.share = (sum(known[:number]) + known[number] * tally.share_read) / whole
+                self.share = (sum(sizes[:number]) + sizes[number] * tally.share_read) / max(1, sum(sizes))
                 numbers = np.asarray(lines, np.int64)
                 yield Chunk(number, list(one), list(other), numbers, reading - told, tally.taken())
                 told, rows = reading.copy(), [] if ended else list(islice(pairs, CHUNK_PAIRS))
@@ -339,10 +336,10 @@ class _Training:
             self._say(f"warning: {warning}")
 
 
-def _size(part: Source) -> int | None:
-    """Bytes of the file whose reading tells how far the work has come; None where there is none."""
-    paths = sources.paths_of(part)
-    return paths[0].stat().st_size if paths else None
+def _sizes(parts: Sequence[Source]) -> list[int]:
+    """How large each part is beside the others: bytes of its (first) file, or all the same where one has none."""
+    paths = list(map(sources.paths_of, parts))
+    return [own[0].stat().st_size for own in paths] if all(paths) else [1] * len(parts)
 
 
 def _tagged(lines: bytes, tag: str) -> bytes:

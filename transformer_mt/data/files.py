@@ -147,6 +147,14 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
         yield stream
 
 
+@contextmanager
+def opened_with_share(path: Path) -> Iterator[tuple[io.BufferedReader, Callable[[], float]]]:
+    """The same, and a function that tells how much of the file has been read, 0 to 1."""
+    with _opened(path) as (raw, stream):
+        size = max(1, path.stat().st_size)
+        yield stream, lambda: raw.tell() / size
+
+
 def lines(path: Path, tell: Callable[[float], None] | None = None) -> Iterator[bytes]:
     """The file's lines as bytes, each with its LF (the last one may lack it): nothing else ends a line.
 
@@ -155,12 +163,11 @@ def lines(path: Path, tell: Callable[[float], None] | None = None) -> Iterator[b
     Raises:
         UserError: the file cannot be opened or is not whole.
     """
-    with _opened(path) as (raw, stream):
-        size = max(1, path.stat().st_size)
+    with opened_with_share(path) as (stream, share):
         while block := stream.readlines(_BLOCK):
             yield from block
             if tell:
-                tell(raw.tell() / size)
+                tell(share())
 
 
 def text_of(line: bytes) -> str:

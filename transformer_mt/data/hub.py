@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,10 @@ def resolve_hub(source: HubSource, languages: Languages) -> HubSource:
         return source.model_copy(update={"subset": subset, "revision": revision})
 
 
-def load(source: HubSource, languages: Languages) -> Iterator[Any]:
+def load(source: HubSource, languages: Languages, tell: Callable[[float], None]) -> Iterator[Any]:
     """The split's rows as pyarrow tables of at most BATCH_ROWS rows; a missing subset is chosen first.
+
+    `tell` is told how much of them has been read, 0 to 1, where the number of rows is known.
 
     Raises:
         UserError: it cannot be had; one line that says why and what to do.
@@ -53,13 +55,21 @@ def load(source: HubSource, languages: Languages) -> Iterator[Any]:
             stream = datasets.load_dataset(
                 _address(source), source.subset, split=source.split, revision=source.revision, streaming=True
             )
-            yield from stream.with_format("arrow").iter(batch_size=BATCH_ROWS)
+            split = (stream.info.splits or {}).get(source.split)
+            yield from _told(stream, split.num_examples if split else None, tell)
             return
         rows = datasets.load_dataset(_address(source), source.subset, split=source.split, revision=source.revision)
         # Offline the client takes the newest data it has, whatever commit is asked for.
         if _offline() and not all(source.revision in file["filename"] for file in rows.cache_files):
             raise ConnectionError
-    yield from rows.with_format("arrow").iter(batch_size=BATCH_ROWS)
+    yield from _told(rows, len(rows), tell)
+
+
+def _told(rows: Any, count: int | None, tell: Callable[[float], None]) -> Iterator[Any]:
+    for number, table in enumerate(rows.with_format("arrow").iter(batch_size=BATCH_ROWS), start=1):
+        if count:
+            tell(min(1.0, number * BATCH_ROWS / count))
+        yield table
 
 
 def stream(source: UrlSource) -> Iterator[Any]:

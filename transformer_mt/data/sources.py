@@ -189,7 +189,7 @@ def pairs_of(part: Source, languages: Languages, tally: Tally) -> Iterator[Pair]
         case SacrebleuSource():
             return test_sets.test_set_pairs(part.sacrebleu, languages)
         case DemoSource():
-            return _demo_pairs(part, languages)
+            return _demo_pairs(part, languages, tally)
     named = columns is not None
     columns = list(columns or (languages.source, languages.target))
     match part:
@@ -198,7 +198,7 @@ def pairs_of(part: Source, languages: Languages, tally: Tally) -> Iterator[Pair]
         case ParquetSource(parquet=Path() as path):
             tables = readers.parquet_tables(path, tally)
         case HubSource():
-            tables = hub.load(part, languages)
+            tables = hub.load(part, languages, tally.read_so_far)
         case UrlSource() if hub.is_csv(part.url):
             return readers.csv_pairs(part.url, columns, tally)
         case UrlSource():
@@ -208,13 +208,14 @@ def pairs_of(part: Source, languages: Languages, tally: Tally) -> Iterator[Pair]
     return readers.table_pairs(tables, describe(part), columns, named=named, tally=tally)
 
 
-def _demo_pairs(source: DemoSource, languages: Languages) -> Iterator[Pair]:
+def _demo_pairs(source: DemoSource, languages: Languages, tally: Tally) -> Iterator[Pair]:
     from transformer_mt.data import demo
 
     if problem := _demo_problem(source, languages):
         raise UserError(problem)
     forward = (languages.source, languages.target) == demo.LANGUAGE_PAIRS[source.demo]
     for number, (one, other) in enumerate(demo.generate(source.demo, source.pairs, source.seed), start=1):
+        tally.read_so_far(number / source.pairs)
         yield Pair(one, other, number) if forward else Pair(other, one, number)
 
 

@@ -4,7 +4,7 @@ Nothing outside the file is read for it: a DTD that it names is passed over, and
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def tmx_pairs(path: Path, languages: Languages, tally: Tally) -> Iterator[Pair]:
     _check_head(path)
     sides = _Sides(languages)
     number, paired = 0, False
-    for number, unit in enumerate(_units(path), start=1):
+    for number, unit in enumerate(_units(path, tally), start=1):
         sources, targets = sides.of(unit)
         if not (sources and targets):
             one, other = ("".join(side[0].itertext()).strip() if side else "" for side in (sources, targets))
@@ -75,21 +75,23 @@ def _check_head(path: Path) -> None:
         )
 
 
-def _units(path: Path) -> Iterator[Any]:
+def _units(path: Path, tally: Tally) -> Iterator[Any]:
     """The file's units, each one gone when the next is asked for."""
-    for unit in _elements(path, tag=_UNIT):
+    for unit in _elements(path, tally.read_so_far, tag=_UNIT):
         yield unit
         unit.clear()
         while unit.getprevious() is not None:
             del unit.getparent()[0]
 
 
-def _elements(path: Path, **which: Any) -> Iterator[Any]:
+def _elements(path: Path, tell: Callable[[float], None] | None = None, **which: Any) -> Iterator[Any]:
     """Elements as the parser comes to them. Raises UserError that tells where XML is broken, and how."""
-    with files.opened(path) as stream:
+    with files.opened_with_share(path) as (stream, share):
         parser = etree.iterparse(stream, **which, **_SAFE)
         try:
             for _, element in parser:
+                if tell:
+                    tell(share())
                 yield element
         except etree.XMLSyntaxError as failure:
             # What the exception itself says can be a mere "no element found".
