@@ -293,6 +293,7 @@ class _Training:
         with ExitStack() as stack:
             one, other, lines = (stack.enter_context(path.open("wb")) for path in partials)
             pairs = zip(lines_of(source), lines_of(target), strict=True)
+            progress = stack.enter_context(Meter(self._say, "train without duplicates", len(again)))
             for start in range(0, len(again), CHUNK_PAIRS):
                 marks = again[start : start + CHUNK_PAIRS]
                 stay = []
@@ -312,6 +313,7 @@ class _Training:
                 one.write(b"".join(pair[0] for pair in stay))
                 other.write(b"".join(pair[1] for pair in stay))
                 lines.write(before[start : start + CHUNK_PAIRS][~marks].tobytes())
+                progress.add(len(marks))
         for path, partial_file in zip((source, target, numbers), partials, strict=True):
             partial_file.replace(path)
         self._ends = np.cumsum(kept).tolist()

@@ -111,6 +111,7 @@ def _learned(config: Config, texts: list[Path], pairs: int, path: Path, say: Say
     """Learns one model from the lines of some files; what came of it, for the record."""
     settings = config.tokenizer
     lines = (files.text_of(line) for text in texts for line in files.lines(text))
+    say(f"{path.name}: learning from {min(pairs * len(texts), settings.sample_lines)} lines")
     symbols = settings.symbols if path.name == "target.model" else _symbols(config)
     learned = subwords.learn(lines, pairs * len(texts), settings, seed=1, symbols=symbols)
     path.write_bytes(learned.model)
