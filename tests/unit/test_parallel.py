@@ -5,14 +5,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
 
 import pytest
 
 from transformer_mt.data.parallel import in_order
 from transformer_mt.errors import RunError, UserError
+
+
+def listed(make: Callable[[], Callable[[Any], Any]], chunks: Iterable[Any], workers: int) -> list[Any]:
+    with in_order(make, chunks, workers) as results:
+        return list(results)
 
 
 def make(factor: int) -> Callable[[int], tuple[int, int]]:
@@ -33,7 +40,7 @@ def work(factor: int, chunk: int) -> tuple[int, int]:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("count", [0, 1, 2, 10])
 def test_results_come_in_order(workers: int, count: int) -> None:
-    results = list(in_order(partial(make, 3), range(count), workers))
+    results = listed(partial(make, 3), range(count), workers)
     assert [value for value, _ in results] == [3 * chunk for chunk in range(count)]
     processes = {process for _, process in results}
     assert len(processes - {os.getpid()}) == (min(workers, count) if workers > 1 and count > 1 else 0)
@@ -41,14 +48,14 @@ def test_results_come_in_order(workers: int, count: int) -> None:
 
 def test_what_is_raised_there_is_raised_here() -> None:
     with pytest.raises(UserError, match=r"^line 13$"):
-        list(in_order(partial(make, 1), range(10, 20), 2))
+        listed(partial(make, 1), range(10, 20), 2)
     with pytest.raises(RunError, match="a process that prepares text is gone: signal 9 ended it"):
-        list(in_order(partial(make, 1), [1, 14, 2], 2))
+        listed(partial(make, 1), [1, 14, 2], 2)
 
 
 def test_other_errors_are_told_too() -> None:
     with pytest.raises(RunError, match=r"PermissionError: .*no way"):
-        list(in_order(partial(make, 1), [1, 15, 2], 2))
+        listed(partial(make, 1), [1, 15, 2], 2)
 
 
 def test_what_the_chunks_raise_ends_the_processes() -> None:
@@ -57,12 +64,12 @@ def test_what_the_chunks_raise_ends_the_processes() -> None:
         raise UserError("no more")
 
     with pytest.raises(UserError, match="no more"):
-        list(in_order(partial(make, 1), chunks(), 2))
+        listed(partial(make, 1), chunks(), 2)
 
 
 def test_large_chunks_and_results_do_not_wait_for_each_other() -> None:
     chunks = [bytes([number]) * (1 << 22) for number in range(6)]
-    assert list(in_order(same, chunks, 2)) == chunks
+    assert listed(same, chunks, 2) == chunks
 
 
 def same() -> Callable[[bytes], bytes]:
@@ -74,7 +81,8 @@ def test_processes_end_with_a_parent_that_is_killed() -> None:
         "import os, time\nfrom functools import partial\nfrom tests.unit.test_parallel import make\n"
         "from transformer_mt.data.parallel import in_order\n"
         "if __name__ == '__main__':\n"
-        "    for _, process in in_order(partial(make, 1), range(100_000), 2):\n        print(process, flush=True)\n"
+        "    with in_order(partial(make, 1), range(100_000), 2) as results:\n"
+        "        for _, process in results:\n            print(process, flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
@@ -91,10 +99,10 @@ def test_processes_end_with_a_parent_that_is_killed() -> None:
 def test_a_signal_to_all_while_processes_begin_is_the_parents_alone(milliseconds: int) -> None:
     program = (
         "from functools import partial\nfrom tests.unit.test_parallel import make\n"
-        "from transformer_mt.data.parallel import in_order\n"
+        "from tests.unit.test_parallel import listed\n"
         "if __name__ == '__main__':\n"
         "    print('ready', flush=True)\n"
-        "    try:\n        list(in_order(partial(make, 1), [0] * 100_000, 4))\n"
+        "    try:\n        listed(partial(make, 1), [0] * 100_000, 4)\n"
         "    except KeyboardInterrupt:\n        raise SystemExit(130)\n"
     )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -105,7 +113,37 @@ def test_a_signal_to_all_while_processes_begin_is_the_parents_alone(milliseconds
         assert parent.communicate(timeout=30) == ("", "") and parent.returncode == 130
 
 
-def tell_mask(connection: Connection, make: object) -> None:
+def test_what_goes_wrong_with_a_result_ends_the_processes() -> None:
+    """Also where a traceback keeps everything alive to the end of the program."""
+    program = (
+        "import sys\nfrom functools import partial\nfrom tests.unit.test_parallel import make\n"
+        "from transformer_mt.data.parallel import in_order\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n        with in_order(partial(make, 1), range(1000), 2) as results:\n"
+        "            for _ in results:\n                raise OSError(28, 'full')\n"
+        "    except OSError as failure:\n        kept = failure\n        print(failure)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("[Errno 28] full\n", "", 0)
+
+
+def make_of_much(content: bytes) -> Callable[[int], int]:
+    return len(content).__mul__
+
+
+def test_a_process_that_is_killed_before_it_has_read_what_it_works_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = SpawnProcess.start
+
+    def start_and_kill(self: SpawnProcess) -> None:
+        start(self)
+        self.kill()
+
+    monkeypatch.setattr(SpawnProcess, "start", start_and_kill)
+    with pytest.raises(RunError, match="a process that prepares text is gone: signal 9 ended it"):
+        listed(partial(make_of_much, bytes(1 << 24)), range(3), 2)
+
+
+def tell_mask(connection: Connection) -> None:
     connection.send(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
 
 

@@ -7,7 +7,7 @@ whole and skipping what is up to date is `stages.py`'s work.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -75,10 +75,9 @@ def make_corpus(
         held_out |= keys
     reader = _Reader(config, inf if rejected else EXAMPLES)
     training = _Training(config, reader, folder, say, rejected)
-    if ready is None:
-        make = _cleaner(config, held_out, keep_rejected=rejected is not None)
-        ready = in_order(make, reader.chunks(), workers or cores())
-    record["train"] = training.write(ready)
+    make = _cleaner(config, held_out, keep_rejected=rejected is not None)
+    with nullcontext(ready) if ready is not None else in_order(make, reader.chunks(), workers or cores()) as results:
+        record["train"] = training.write(results)
     return record
 
 
@@ -94,9 +93,10 @@ def clean_share(config: Config, made: SharedChunks, share: Share, say: Say, work
     reader = _Reader(config, EXAMPLES)
     with Meter(say, f"share {share}") as progress:
         own = made.own(reader.chunks(), share)
-        for cleaned in in_order(_cleaner(config, held_out), own, workers or cores()):
-            made.save(cleaned)
-            progress.add(cleaned.read, reader.share)
+        with in_order(_cleaner(config, held_out), own, workers or cores()) as results:
+            for cleaned in results:
+                made.save(cleaned)
+                progress.add(cleaned.read, reader.share)
     made.finish(share)
 
 

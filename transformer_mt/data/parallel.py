@@ -5,7 +5,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -26,22 +26,23 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(make: Make[Chunk, Result], chunks: Iterable[Chunk], workers: int) -> Iterator[Result]:
+@contextmanager
+def in_order(make: Make[Chunk, Result], chunks: Iterable[Chunk], workers: int) -> Iterator[Iterator[Result]]:
     """What the function that `make` gives makes of each chunk, one after the other.
 
     With more than one worker, and more than one chunk, each worker is a process that calls `make` itself, so that
     must be something that can be pickled, as chunks and results must. A process has one chunk at a time, while this
-    one reads the next. What is raised there is raised here; leaving early, and even this process' sudden death, ends
-    them.
+    one reads the next. What is raised there is raised here. The end of the context, and even this process' sudden
+    death, ends them.
     """
     chunks = iter(chunks)
     first = list(islice(chunks, 2))
     if workers < 2 or len(first) < 2:
-        yield from map(make(), chain(first, chunks))
+        yield map(make(), chain(first, chunks))
         return
     crew: list[Worker] = []
     try:
-        yield from _dealt(crew, make, chain(first, chunks), workers)
+        yield _dealt(crew, make, chain(first, chunks), workers)
     finally:
         for process, here in crew:
             here.close()
@@ -51,10 +52,14 @@ def in_order(make: Make[Chunk, Result], chunks: Iterable[Chunk], workers: int) -
 
 
 def _hired(make: Make[Any, Any]) -> Worker:
-    """A new process. It is a fresh one: libraries have threads by now, which a copied process lacks."""
+    """A new process. It is a fresh one: libraries have threads by now, which a copied process lacks.
+
+    What it works with is sent when it is there, as chunks are: `start` waits for ever where a process that is killed
+    at once was to be given more than a pipe holds.
+    """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process: BaseProcess = context.Process(target=_work, args=(there, make), daemon=True)
+    process: BaseProcess = context.Process(target=_work, args=(there,), daemon=True)
     resource_tracker.ensure_running()  # which would lift the mask
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until it has learned to leave them to us
     try:
@@ -62,7 +67,9 @@ def _hired(make: Make[Any, Any]) -> Worker:
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     there.close()
-    return process, here
+    worker = process, here
+    _sent(worker, make)
+    return worker
 
 
 def _dealt(crew: list[Worker], make: Make[Any, Any], chunks: Iterator[Any], workers: int) -> Iterator[Any]:
@@ -100,20 +107,23 @@ def _received(worker: Worker) -> Any:
     return value
 
 
-def _work(connection: Connection, make: Make[Any, Any]) -> None:
+def _work(connection: Connection) -> None:
     """The life of a process: signals that end this program are for its parent, whose end it notices."""
     for number in ENDING:  # which may be sent to all processes of a job
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-    work = None
+    make = work = None
     while True:
         try:
-            chunk = connection.recv()
+            message = connection.recv()
         except (EOFError, OSError):  # nobody is there any more
             return
+        if make is None:
+            make = message
+            continue
         try:
             work = work or make()
-            answer = "result", work(chunk)
+            answer = "result", work(message)
         except Failure as error:
             answer = "error", error
         except Exception as error:  # of whatever kind: it may not survive the way to the other process

@@ -152,13 +152,13 @@ def encode_corpus(
     ends = [int(origin["end"]) for origin in read_json(corpus / ORIGINS) or ()]
     record: dict[str, Any] = {}
     for name in ("train", "validation"):
-        files_of_name = sides(corpus, name, config.languages)
-        results = (
-            ready if ready is not None and name == "train" else _results(config, tokenizer, files_of_name, workers)
-        )
+        chunks = _lines(*sides(corpus, name, config.languages))
         left = np.zeros(len(ends), np.int64)
         total = Encoded()
         with ExitStack() as stack:
+            shared = ready if name == "train" else None
+            made_here = in_order(_encoder(config, tokenizer), chunks, workers or cores())
+            results = shared if shared is not None else stack.enter_context(made_here)
             store = stack.enter_context(StoreWriter(folder, name, max(models.source_size, models.target_size)))
             text = folder / "train.text" if name == "train" and training.subword_sampling else None
             places = stack.enter_context(text.open("wb")) if text else None
@@ -184,15 +184,12 @@ def encode_share(
 ) -> None:
     """Encodes one machine's share of the training pairs."""
     chunks = made.own(_lines(*sides(corpus, "train", config.languages)), share)
-    with Meter(say, f"share {share}") as progress:
-        for encoded in in_order(_encoder(config, tokenizer), chunks, workers or cores()):
+    make = _encoder(config, tokenizer)
+    with Meter(say, f"share {share}") as progress, in_order(make, chunks, workers or cores()) as results:
+        for encoded in results:
             made.save(encoded)
             progress.add(encoded.read)
     made.finish(share)
-
-
-def _results(config: Config, tokenizer: Path, texts: tuple[Path, Path], workers: int) -> Iterator["Encoded"]:
-    return in_order(_encoder(config, tokenizer), _lines(*texts), workers or cores())
 
 
 def _encoder(config: Config, tokenizer: Path) -> Callable[[], "Encoder"]:
