@@ -11,7 +11,8 @@ import pytest
 import zstandard
 
 from tests.reading import ENGLISH_GERMAN, check, read, refused, two_files
-from transformer_mt.data import sources
+from transformer_mt.data import files, sources
+from transformer_mt.errors import UserError
 
 TEXT = "".join(f"Satz {number} hält an.\n" for number in range(3000)).encode()
 
@@ -71,3 +72,26 @@ def test_zstd_without_its_extra_is_told_before_the_work(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "zstandard", None)
     assert "train.en is compressed with zstd" in check(source)
     assert "[formats]" in refused(source)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
+def test_streams_that_follow_each_other_are_read_to_the_end_or_refused(tmp_path: Path, suffix: str) -> None:
+    """As parallel packers and `cat` make them; what is cut off or damaged is never a shorter text."""
+    packer = zstandard.ZstdCompressor().compress if suffix == "zst" else PACKERS[suffix]
+    one, other = packer(b"first\n" * 50), packer(b"second\n" * 50)
+    path, wanted = tmp_path / "t", b"first\n" * 50 + b"second\n" * 50
+    path.write_bytes(one + other)
+    assert b"".join(files.lines(path)) == wanted
+    if suffix == "xz":  # the format allows of this between streams
+        path.write_bytes(one + b"\0" * 8 + other + b"\0" * 4)
+        assert b"".join(files.lines(path)) == wanted
+    for end in range(1, len(other)):
+        path.write_bytes(one + other[:end])
+        with pytest.raises(UserError, match=r"incomplete|damaged"):
+            list(files.lines(path))
+    for place in range(2):
+        damaged = bytearray(one + other)
+        damaged[len(one) + place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"incomplete|damaged"):
+            list(files.lines(path))

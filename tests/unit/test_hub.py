@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from zstandard import ZstdCompressor
 
 from tests.hub import COMMIT, Hub, Subsets, client_environment
 from transformer_mt.config import Languages, UrlSource
@@ -131,7 +132,7 @@ def test_files_anywhere_are_streamed(tmp_path: Path) -> None:
     }  # fmt: skip
     assert counts == {"line_break_in_value": 1}
     for name, words in [
-        ("none.csv", "none.csv cannot be read: FileNotFoundError"),
+        ("none.csv", "none.csv cannot be read: No such file or directory"),
         ("none.parquet", "cannot be read: FileNotFoundError"),
         ("a.xml", "wanted a name that ends in .parquet"),
     ]:  # fmt: skip
@@ -162,6 +163,30 @@ def test_csv_is_read_strictly(tmp_path: Path, content: bytes, found: list[tuple[
                 list(reading)
         else:
             assert [(pair.source, pair.target) for pair in reading] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en": "c", "de": 2024}\n', "t.jsonl, line 2: found int (2024)"),
+        ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en": "c"', "t.jsonl, line 2: not a whole JSON object"),
+        ("t.jsonl", b"", "no pairs in "),
+        ("t.tsv.zst", ZstdCompressor().compress(b"en\tde\none\teins\n")[:-3], "compressed data end too early"),
+        ("t.csv.gz", gzip.compress(b"en,de\none,eins\n")[:-9] + b"\0" * 9, "t.csv.gz is damaged: "),
+        ("t.csv.xz", b"\xfd7zXZ\x00" + b"\1" * 40, "t.csv.xz is damaged: "),
+        ("t.csv.zip", b"PK\x03\x04" + b"\0" * 40, "t.csv.zip looks like a zip archive"),
+    ],
+)
+def test_files_anywhere_are_whole_or_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as refused:
+        list(sources.read(UrlSource(url=f"file://{tmp_path}/{name}"), LANGUAGES, "error", Counter()))
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_the_name_of_a_url_is_looked_at_before_any_work() -> None:
+    (problem,) = sources.check(UrlSource(url="https://host/a.txt"), LANGUAGES)
+    assert problem.startswith("https://host/a.txt: wanted a name that ends in .parquet")
 
 
 def test_bad_bytes_in_csv_can_be_left_out(tmp_path: Path) -> None:

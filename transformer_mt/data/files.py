@@ -30,7 +30,7 @@ COMPRESSIONS = {
     b"\x50\x2a\x4d\x18": "zstd",
 }
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _HEAD = 4096  # bytes looked at to tell the kind of a file
 _BLOCK = 1 << 16  # bytes of lines read together
 _ZSTD_MISSING = (
@@ -57,19 +57,15 @@ _KINDS = (
 )
 
 
-class _ZstdStream(io.RawIOBase):
-    """Decompresses zstd frames and, unlike the library's own reader, notices when the last one is cut off."""
+class _PackedStream(io.RawIOBase):
+    """Decompresses one stream after the other to the file's end. It notices where the last one is cut off, and where
+    what follows is none: the libraries' own readers pass over either the one or the other."""
 
-    def __init__(self, raw: BinaryIO, path: Path) -> None:
-        try:
-            import zstandard
-        except ImportError:
-            raise UserError(f"{path} {_ZSTD_MISSING}") from None
-        self._raw = raw
-        self._new_frame = zstandard.ZstdDecompressor().decompressobj
-        self._frame = self._new_frame()
-        self._fault = zstandard.ZstdError
-        self._inside = False  # between a frame's first and last byte
+    def __init__(self, raw: BinaryIO, packing: str, path: object) -> None:
+        self._raw, self._new, self._more_of = raw, *_unpacker(packing, path)
+        self._frame = self._new()
+        self._inside = False  # between a stream's first and last byte
+        self._padded = packing == "xz"  # its streams may be followed by bytes of 0
         self._ready = b""
 
     def readable(self) -> bool:
@@ -77,28 +73,56 @@ class _ZstdStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fills the buffer; 0 at the end. Raises EOFError where the data end inside a frame."""
+        """Fills the buffer; 0 at the end. Raises EOFError where the data end inside a stream."""
         view = memoryview(buffer)
         while not self._ready:
             block = self._frame.unused_data if self._frame.eof else b""
-            block = block or self._raw.read(1 << 16)
-            if not block:
-                if self._inside:
-                    raise EOFError
-                return 0
+            if not block and (self._frame.eof or getattr(self._frame, "needs_input", True)):
+                block = self._raw.read(1 << 16)
+                if not block:
+                    if self._inside:
+                        raise EOFError
+                    return 0
+            if not self._inside and self._padded and not (block := block.lstrip(b"\0")):
+                self._frame = self._new()
+                continue
             if self._frame.eof:
-                self._frame = self._new_frame()
-            try:
-                self._ready = self._frame.decompress(block)
-            except self._fault as failure:
-                raise zlib.error(str(failure)) from None
+                self._frame = self._new()
+            self._ready = self._more_of(self._frame, block)
             self._inside = not self._frame.eof
         size = min(len(view), len(self._ready))
         view[:size], self._ready = self._ready[:size], self._ready[size:]
         return size
 
 
-def _decompressed(raw: io.BufferedReader, path: Path) -> io.BufferedReader:
+def _unpacker(packing: str, path: object) -> tuple[Callable[[], Any], Callable[[Any, bytes], bytes]]:
+    """What makes a decompressor, and what gives it a block and takes text, not too much of it at a time."""
+    if packing == "zstd":
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(f"{path} {_ZSTD_MISSING}") from None
+
+        def decompress(frame: Any, block: bytes) -> bytes:
+            try:
+                return bytes(frame.decompress(block))
+            except zstandard.ZstdError as failure:
+                raise zlib.error(str(failure)) from None
+
+        return zstandard.ZstdDecompressor().decompressobj, decompress
+    if packing == "xz":
+        return lzma.LZMADecompressor, lambda frame, block: bytes(frame.decompress(block, 1 << 20))
+
+    def decompress_blocks(frame: Any, block: bytes) -> bytes:
+        try:
+            return bytes(frame.decompress(block, 1 << 20))
+        except OSError as failure:  # of the data, not of a disk
+            raise zlib.error(str(failure)) from None
+
+    return bz2.BZ2Decompressor, decompress_blocks
+
+
+def decompressed(raw: io.BufferedReader, path: object) -> io.BufferedReader:
     """The stream itself, or what is packed in it: told by its first bytes, since names lie."""
     head = raw.peek(8)
     packing = next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), None)
@@ -106,14 +130,13 @@ def _decompressed(raw: io.BufferedReader, path: Path) -> io.BufferedReader:
         packing = None
     if packing is None:
         return raw
-    if packing == "zstd":
-        return io.BufferedReader(_ZstdStream(raw, path), 1 << 17)
-    unpackers: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open}
-    return io.BufferedReader(unpackers[packing](raw), 1 << 17)
+    if packing == "gzip":
+        return io.BufferedReader(gzip.open(raw), 1 << 17)
+    return io.BufferedReader(_PackedStream(raw, packing, path), 1 << 17)
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: object) -> Iterator[None]:
     """Turns what the decompressors raise into sentences.
 
     Raises:
@@ -123,19 +146,18 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except EOFError:
         raise UserError(f"{path} is incomplete: its compressed data end too early; fetch or make it again") from None
-    except (zlib.error, lzma.LZMAError) as failure:
+    except (zlib.error, lzma.LZMAError, gzip.BadGzipFile) as failure:
         raise UserError(f"{path} is damaged: {failure}") from None
     except OSError as failure:
-        if failure.errno is None:  # gzip and bz2 say so when the data, not the disk, are at fault
-            raise UserError(f"{path} is damaged: {failure}") from None
-        raise UserError(f"{path} cannot be read: {failure.strerror}") from None
+        words = failure.strerror or f"{type(failure).__name__}: {failure}".split("\n", 1)[0]
+        raise UserError(f"{path} cannot be read: {words}") from None
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
     """The file as it is on disk, and its text: decompressed, without a byte order mark."""
-    with explained(path), open(path, "rb") as raw, _decompressed(raw, path) as stream:
-        if stream.peek(3).startswith(_BYTE_ORDER_MARK):
+    with explained(path), open(path, "rb") as raw, decompressed(raw, path) as stream:
+        if stream.peek(3).startswith(BYTE_ORDER_MARK):
             stream.read(3)
         yield raw, stream
 
@@ -199,10 +221,10 @@ def text_lines(path: Path) -> Iterator[str]:
             raise bad_bytes(path, number, failure) from None
 
 
-def bad_bytes(path: Path, line: int, failure: UnicodeDecodeError, otherwise: str = "") -> UserError:
+def bad_bytes(path: Path | str, line: int, failure: UnicodeDecodeError, otherwise: str = "") -> UserError:
     """What to tell about a line that is not UTF-8 (`line` counts from 1), and what can be done but to convert it."""
     value = failure.object[failure.start]
-    kind = kind_of(path)
+    kind = kind_of(path) if isinstance(path, Path) else None
     found = f"; the file looks like {kind}" if kind else ""
     return UserError(
         f"{path}, line {line}: byte 0x{value:02X} at byte offset {failure.start} of the line is not {ENCODING}, "
@@ -213,7 +235,11 @@ def bad_bytes(path: Path, line: int, failure: UnicodeDecodeError, otherwise: str
 def kind_of(path: Path) -> str | None:
     """What the file looks like when it is not text, None when it may be text."""
     with opened(path) as stream:
-        head = stream.read(_HEAD)
+        return kind_of_head(stream.read(_HEAD))
+
+
+def kind_of_head(head: bytes) -> str | None:
+    """The same by a file's first bytes."""
     for pattern, name in _KINDS:
         if re.match(pattern, head):
             return name

@@ -73,38 +73,20 @@ def _told(rows: Any, count: int | None, tell: Callable[[float], None]) -> Iterat
 
 
 def stream(source: UrlSource) -> Iterator[Any]:
-    """The rows of files somewhere else as pyarrow tables of at most BATCH_ROWS rows, as they come.
+    """The rows of Parquet files somewhere else as pyarrow tables of at most BATCH_ROWS rows, as they come.
 
     Raises:
-        UserError: the kind of the files is not known, or they cannot be read.
+        UserError: they cannot be read.
     """
-    if not (builder := _builder(source.url)):
-        raise UserError(f"{source.url}: wanted a name that ends in {', '.join(_BUILDERS)}, .csv, .tsv, packed or not")
     with _quiet():
         import datasets
 
         try:
-            rows = datasets.load_dataset(builder, data_files={"train": source.url}, split="train", streaming=True)
+            rows = datasets.load_dataset("parquet", data_files={"train": source.url}, split="train", streaming=True)
             yield from rows.with_format("arrow").iter(batch_size=BATCH_ROWS)
-        except UserError:
-            raise
         except Exception as failure:  # the client and the storages have a great many
             words = f"{type(failure).__name__}: {_first_line(failure)}"
             raise UserError(f"{source.url} cannot be read: {words}") from failure
-
-
-_BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}
-
-
-def is_csv(url: str) -> bool:
-    """Whether a URL is named as comma- or tab-separated values, which the client would guess at."""
-    return bool({".csv", ".tsv"} & set(Path(url.partition("?")[0]).suffixes[-2:]))
-
-
-def _builder(url: str) -> str | None:
-    """Which of the client's readers is for a URL, by the suffixes of its name; None where there is none."""
-    suffixes = Path(url.partition("?")[0]).suffixes[-2:]
-    return next((_BUILDERS[suffix] for suffix in suffixes if suffix in _BUILDERS), None)
 
 
 def describe(source: HubSource) -> str:

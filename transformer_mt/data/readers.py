@@ -5,9 +5,11 @@ is an error.
 """
 
 import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -133,8 +135,44 @@ def _hint(sides: dict[Path, int], only_empty: bool) -> str:
     return ". Only empty lines at the end differ: delete them" if only_empty and min(sides.values()) else ""
 
 
-def _decoded_lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(files.lines(path, tally.read_so_far), start=1):
+def decoded_lines(path: Path, tally: Tally) -> Iterator[tuple[int, str]]:
+    """Numbers and texts of a file's lines."""
+    return _decoded(files.lines(path, tally.read_so_far), path, tally)
+
+
+def lines_at(url: str, tally: Tally) -> Iterator[tuple[int, str]]:
+    """Numbers and texts of the lines of text files wherever fsspec can read, one after the other."""
+    with _explained_at(url):
+        yield from _decoded((line for stream in _streams(url) for line in stream), url, tally)
+
+
+def _streams(url: str) -> Iterator[io.BufferedReader]:
+    """Opens what a URL, or a pattern, stands for: decompressed, without a byte order mark."""
+    import fsspec
+
+    for opened in fsspec.open_files(url, "rb", compression=None, expand=True):
+        with opened as raw:
+            stream = files.decompressed(io.BufferedReader(raw), url)
+            if kind := files.kind_of_head(stream.peek(1 << 12)):
+                raise UserError(f"{url} looks like {kind}; wanted {files.ENCODING} text")
+            if stream.peek(3).startswith(files.BYTE_ORDER_MARK):
+                stream.read(3)
+            yield stream
+
+
+@contextmanager
+def _explained_at(url: str) -> Iterator[None]:
+    """Turns what storages and unpackers raise into one line."""
+    try:
+        with files.explained(url):
+            yield
+    except (ImportError, ValueError) as failure:  # a storage lacks its package, or does not know the URL
+        words = f"{type(failure).__name__}: {failure}".split("\n", 1)[0]
+        raise UserError(f"{url} cannot be read: {words}") from None
+
+
+def _decoded(lines: Iterable[bytes], path: Path | str, tally: Tally) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(lines, start=1):
         try:
             text = files.text_of(line)
         except UnicodeDecodeError as failure:
@@ -148,7 +186,7 @@ def tsv_pairs(path: Path, chosen: tuple[int, int], tally: Tally) -> Iterator[Pai
     """Two of the columns; others are passed over, but every line must have as many as the first."""
     first, second = chosen
     least, wanted = max(first, second) + 1, 0
-    for number, text in _decoded_lines(path, tally):
+    for number, text in decoded_lines(path, tally):
         columns = text.split("\t")
         found = len(columns)
         if found < least or (wanted and found != wanted):
@@ -158,13 +196,15 @@ def tsv_pairs(path: Path, chosen: tuple[int, int], tally: Tally) -> Iterator[Pai
         yield Pair(columns[first], columns[second], number)
 
 
-def jsonl_pairs(path: Path, keys: Sequence[str], *, named: bool, tally: Tally) -> Iterator[Pair]:
+def jsonl_pairs(
+    lines: Iterable[tuple[int, str]], path: Path | str, keys: Sequence[str], *, named: bool, tally: Tally
+) -> Iterator[Pair]:
     """One object a line. Blank lines are passed over: an object holds both sides, so nothing can shift.
 
     `named` keys were given by the person, and are not looked for in a `translation` object.
     """
     unseen = set(keys)
-    for number, text in _decoded_lines(path, tally):
+    for number, text in lines:
         if not text or text.isspace():
             continue
         where = f"{path}, line {number}"
@@ -216,18 +256,15 @@ def csv_pairs(url: str, keys: Sequence[str], tally: Tally) -> Iterator[Pair]:
 
     A record may have line breaks in quoted values; rows are counted with the heading left out.
     """
-    import fsspec
-
     tabs = ".tsv" in url.rpartition("/")[2]
     form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
     csv.field_size_limit(1 << 30)
     number = 0
-    try:
-        # Bytes that are no text stay recognisable, for the tally to judge row by row.
-        decoding = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
-        for opened in fsspec.open_files(url, "rt", compression="infer", expand=True, **decoding):
-            with opened as file:
-                rows = csv.reader(file, **form)
+    with _explained_at(url):
+        for stream in _streams(url):
+            # Bytes that are no text stay recognisable, for the tally to judge row by row.
+            rows = csv.reader(io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""), **form)
+            try:
                 heading = next(rows, [])
                 if not set(keys) <= set(heading):
                     raise UserError(f"{url} has the columns {_listed(heading)}; wanted {_listed(keys)}")
@@ -239,11 +276,8 @@ def csv_pairs(url: str, keys: Sequence[str], tally: Tally) -> Iterator[Pair]:
                         raise UserError(f"{url}, row {number}: found {len(row)} fields, {wanted}")
                     if pair := _pair(f"{url}, row {number}", [row[place] for place in places], number, tally):
                         yield pair
-    except csv.Error as failure:
-        raise UserError(f"{url}, row {number + 1}: {failure}") from None
-    except (OSError, EOFError, ImportError, ValueError) as failure:  # of storages and of what unpacks
-        words = f"{type(failure).__name__}: {failure}".split("\n", 1)[0]
-        raise UserError(f"{url} cannot be read: {words}") from None
+            except csv.Error as failure:
+                raise UserError(f"{url}, row {number + 1}: {failure}") from None
 
 
 def parquet_tables(path: Path, tally: Tally) -> Iterator[Any]:

@@ -194,18 +194,33 @@ def pairs_of(part: Source, languages: Languages, tally: Tally) -> Iterator[Pair]
     columns = list(columns or (languages.source, languages.target))
     match part:
         case JsonlSource(jsonl=Path() as path):
-            return readers.jsonl_pairs(path, columns, named=named, tally=tally)
+            lines = readers.decoded_lines(path, tally)
+            return readers.jsonl_pairs(lines, path, columns, named=named, tally=tally)
         case ParquetSource(parquet=Path() as path):
             tables = readers.parquet_tables(path, tally)
         case HubSource():
             tables = hub.load(part, languages, tally.read_so_far)
-        case UrlSource() if hub.is_csv(part.url):
-            return readers.csv_pairs(part.url, columns, tally)
-        case UrlSource():
+        case UrlSource(url=url) if _form_at(url) == "csv":
+            return readers.csv_pairs(url, columns, tally)
+        case UrlSource(url=url) if _form_at(url) == "json":
+            return readers.jsonl_pairs(readers.lines_at(url, tally), url, columns, named=named, tally=tally)
+        case UrlSource(url=url) if _form_at(url):
             tables = hub.stream(part)
+        case UrlSource(url=url):
+            raise UserError(f"{url}: {_FORMS_WANTED}")
         case _:
             raise ValueError(f"{part} is no single part")
     return readers.table_pairs(tables, describe(part), columns, named=named, tally=tally)
+
+
+_FORMS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv"}
+_FORMS_WANTED = f"wanted a name that ends in {', '.join(_FORMS)}, packed or not"
+
+
+def _form_at(url: str) -> str | None:
+    """The form of files at a URL, by the suffixes of its name; None where there is none."""
+    suffixes = Path(url.partition("?")[0]).suffixes[-2:]
+    return next((_FORMS[suffix] for suffix in suffixes if suffix in _FORMS), None)
 
 
 def _demo_pairs(source: DemoSource, languages: Languages, tally: Tally) -> Iterator[Pair]:
@@ -247,6 +262,8 @@ def check(source: Source, languages: Languages) -> list[str]:
     columns = getattr(source, "columns", None)
     if columns and columns[0] == columns[1]:
         problems.append(f"{describe(source)}: column {columns[0]} is given for both sides")
+    if isinstance(source, UrlSource) and not _form_at(source.url):
+        problems.append(f"{source.url}: {_FORMS_WANTED}")
     if isinstance(source, DemoSource) and (problem := _demo_problem(source, languages)):
         problems.append(problem)
     if isinstance(source, SacrebleuSource) and (problem := test_sets.problem(source.sacrebleu, languages)):
