@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from transformer_mt.errors import UserError
+from transformer_mt.errors import RunError, UserError
 
 
 def sync(path: Path) -> None:
@@ -45,8 +45,11 @@ def new_folder(final: Path, *, replace: bool = True) -> Iterator[Path]:
     """
     if not replace and (problem := taken(final)):
         raise UserError(problem)
+    final = final.resolve() if final.is_symlink() else final  # which may lie on a larger disk
     partial, old = partial_of(final), final.with_name(f".{final.name}.old")
     for leftover in (partial, old):
+        if leftover.is_symlink() or leftover.is_file():
+            leftover.unlink()
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -92,11 +95,19 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that gets its name when the context ends well; a pipe or a device is written to as it is."""
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
+    """A file to write that gets its name when the context ends well; a pipe or a device is written to as it is.
+
+    Raises:
+        RunError: the reader of a pipe left before the end.
+    """
+    given, path = path, path.resolve()
+    device = given.absolute().is_relative_to("/dev")  # /dev/stdout may be a file, which others write to as well
+    if device or (path.exists() and not path.is_file()):
+        try:
+            with given.open("ab") as file:
+                yield file
+        except BrokenPipeError:
+            raise RunError(f"{given}: its reader left before the end") from None
         return
     partial = partial_of(path)
     try:

@@ -1,6 +1,7 @@
 """The two kinds of failure a person meets, and the one place that prints them."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,12 +14,21 @@ from typing import Any, TypeVar
 Read = TypeVar("Read")
 
 
+def in_one_line(text: str) -> str:
+    """Line breaks and other control characters, of a file's name or of data, as they would be written in Python."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
 class Failure(Exception):
     """A failure told in sentences for people: one message for each thing that is wrong."""
 
     exit_code: int = 1
 
     def __init__(self, *messages: str) -> None:
+        messages = tuple(map(in_one_line, messages))
         super().__init__("\n".join(messages))
         self.messages = messages
 
@@ -110,7 +120,8 @@ def reported(*, debug: bool, rank: int | None = None, local_rank: int = 0) -> It
         if sys.stdout:
             sys.stdout.flush()  # a reader who left is noticed here, not when the interpreter ends
     except BrokenPipeError:  # the reader of our output left, as in `| head -1`: not an error of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor when it flushes what is left
+        if sys.stdout:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor when it flushes what is left
         raise SystemExit(0) from None
     except KeyboardInterrupt as interrupt:
         text, code = ("terminated", 143) if isinstance(interrupt, Terminated) else ("interrupted", 130)

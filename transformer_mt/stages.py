@@ -63,8 +63,13 @@ class Stage:
         return changes + [f"content of {key} changed: sha256 was {old}, is {new}" for key, old, new in inputs]
 
     def whole(self) -> bool:
-        """Whether every file that the record tells of, or that is needed now, is there."""
-        return all((self.folder / name).is_file() for name in (*outputs_of(self.folder), *self.needed))
+        """Whether every file that the record tells of, or that is needed now, is there, and as long as it was."""
+        sizes = (read_record(self.folder) or {}).get("sizes", {})  # older records have none
+        for name in (*outputs_of(self.folder), *self.needed):
+            path = self.folder / name
+            if not path.is_file() or path.stat().st_size != sizes.get(name, path.stat().st_size):
+                return False
+        return True
 
     def depends_on(self) -> dict[str, Any]:
         """What makes its folder what it is: settings, and digests of what is read."""
@@ -78,13 +83,14 @@ class Stage:
             if changes := list(differences(_digests(inputs), _digests(self.inputs()))):
                 read = ", ".join(key for key, _, _ in changes)
                 raise RunError(f"the content of {read} changed while it was read: run the command again")
-            outputs = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+            made = sorted(folder.iterdir())
             record = {
                 "format": FORMAT,
                 "stage": self.name,
                 "settings": self.settings,
                 "inputs": inputs,
-                "outputs": outputs,
+                "outputs": {path.name: sha256(path) for path in made},
+                "sizes": {path.name: path.stat().st_size for path in made},
                 "counts": counts,
                 "made": {"version": transformer_mt.__version__, "time": datetime.now(timezone.utc).isoformat()},
             }

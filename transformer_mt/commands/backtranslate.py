@@ -27,7 +27,7 @@ from transformer_mt.data.clean import normalize
 from transformer_mt.data.shards import Share
 from transformer_mt.decode.translator import Translator
 from transformer_mt.distributed import Process, on_first_rank
-from transformer_mt.errors import UserError
+from transformer_mt.errors import RunError, UserError
 from transformer_mt.model import folder
 from transformer_mt.progress import Meter
 
@@ -65,6 +65,7 @@ def backtranslate(
     translator, loaded = load_translator(
         models, config, process, changes, say, precision=request.precision, engine=request.engine
     )
+    stamp = _stamp(request.source)
     blocks = on_first_rank(partial(_begun, translator, loaded, request))
     if blocks is None:
         say(f"{request.output} is there already, made from the same text in the same way: nothing to do")
@@ -78,9 +79,17 @@ def backtranslate(
         work = _Work(translator, blocks, process, progress)
         for number in range(max(to_make, default=-1) + 1):
             block = list(islice(lines, blocks.block_lines))
+            if _stamp(request.source) != stamp:
+                raise RunError(f"{request.source} changed while it was read: run the command again")
             if number in to_make and not work.make(number, block):
                 break
     on_first_rank(partial(_finish, blocks, {"languages": languages.model_dump()}, say))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes when a file is written to."""
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _check_files(request: Request) -> None:

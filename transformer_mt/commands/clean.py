@@ -1,12 +1,13 @@
 """The `clean` command: what reading and cleaning a config's sources comes to, as a table with examples."""
 
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from transformer_mt.atomic import naming, whole_file
-from transformer_mt.config import Config
+from transformer_mt.config import Config, UrlSource
 from transformer_mt.data.clean import filters
 from transformer_mt.data.corpus import make_corpus
 from transformer_mt.data.prepare import check_sources
@@ -50,8 +51,14 @@ def _problem_of(rejected: Path | None, config: Config) -> str:
     if not rejected.absolute().parent.is_dir():
         return f": there is no folder {rejected.absolute().parent}"
     data = config.data
-    read = [path for source in (*data.train, *data.validation, *data.test) for path in paths_of(source)]
-    return " is one of the sources" if rejected.resolve() in {path.resolve() for path in read} else ""
+    given = (*data.train, *data.validation, *data.test)
+    read = {path.resolve() for source in given for path in paths_of(source)}
+    read |= {Path(source.url.removeprefix("file://")) for source in given if isinstance(source, UrlSource)}
+    if rejected.resolve() in read:
+        return " is one of the sources"
+    with rejected.open("rb") if rejected.is_file() else nullcontext(BytesIO()) as file:
+        other = file.read(1) not in (b"", b"{")
+    return " is there and holds something else than dropped pairs: give another name, or delete it" if other else ""
 
 
 def lines(config: Config, record: dict[str, Any]) -> list[str]:

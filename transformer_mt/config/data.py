@@ -14,7 +14,6 @@ from transformer_mt.config.values import (
     Language,
     Name,
     Natural,
-    Positive,
     Section,
     Seed,
     Text,
@@ -37,7 +36,7 @@ class Languages(Section):
 class _Source(Section):
     name: Name | None = None
     """How reports and score files call it; by default the file's or the split's name."""
-    weight: Positive = 1.0
+    weight: Annotated[float, Field(gt=0, le=1e4)] = 1.0
     """Of a training source: how often an epoch has each of its pairs; of 2.5, twice, and half of them, drawn anew in
     each epoch, once more."""
     tag: Text | None = Field(default=None, pattern=WORD)
@@ -221,7 +220,7 @@ class Tokenizer(Section):
     """Share of the characters of the corpus that get pieces of their own."""
     sample_lines: Count = 4_000_000
     """Lines to learn from at most, drawn evenly from both sides."""
-    max_line_bytes: Count = 4192
+    max_line_bytes: Annotated[Count, Field(ge=11, lt=2**30)] = 4192
     """Longer lines are left out of the learning, and counted."""
     symbols: tuple[Annotated[str, Field(pattern=WORD)], ...] = ()
     """Words that are one piece wherever they stand in text, such as <url>; the tags of sources are so in any case."""

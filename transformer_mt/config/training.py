@@ -131,7 +131,7 @@ class Training(Section):
     """Updates; the paper: 100,000 (base), 300,000 (big)."""
     max_epochs: Count | None = None
     """Passes over the training data."""
-    max_minutes: Positive | None = None
+    max_minutes: Annotated[float, Field(gt=0, le=1e8)] | None = None
     """Time for updates, validation and saving not counted; turned into a number of updates once their speed is known.
     Whichever limit comes first holds."""
     initial_model: DataPath | None = None

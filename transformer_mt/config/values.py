@@ -28,7 +28,17 @@ def _user_path(value: object) -> object:
         return value
     if not str(value):
         raise ValueError("found '', wanted a path")
+    if "\0" in str(value) or not _is_writable(str(value)):
+        raise ValueError(f"found {str(value)!a}, wanted a path without NUL and halves of characters")
     return Path(os.path.expanduser(str(value)))
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _data_path(value: object) -> object:
@@ -48,14 +58,14 @@ def _data_paths(value: object) -> object:
 
 
 LANGUAGE = r"^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$"
-NAME = r"^[^\s/\\.][^/\\\r\n\t]*$"
+NAME = r"^[^\s/\\.\x00-\x1f][^/\\\x00-\x1f]{0,99}$"
 HUB = r"^[\w.-]+(/[\w.-]+)?$"
 URL = r"^[a-z][a-z0-9+.-]*://\S+$"
 WORD = r"^\S+$"
 PATTERNS = {
     WORD: "a word without white space",
     LANGUAGE: "a language code such as de or zh-Hans",
-    NAME: "a name without slashes that does not begin with a dot or a blank",
+    NAME: "a name of at most 100 characters without slashes that does not begin with a dot or a blank",
     URL: "a URL such as https://host/train.parquet",
     HUB: "the name of a data set, such as wmt/wmt14",
 }

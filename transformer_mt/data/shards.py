@@ -37,7 +37,7 @@ class Share:
     @staticmethod
     def parse(text: str) -> "Share":
         """What `--shard 2/8` means."""
-        found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+        found = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text)
         if not found or int(found[1]) > int(found[2]):
             raise UserError(f"--shard {text}: wanted I/N, such as 1/4 for the first of four shares")
         return Share(int(found[1]), int(found[2]))
