@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,25 @@ def test_several_at_once_on_the_same_blocks(trained: Trained, text: Path, quiet_
         assert process.returncode == 0, said
         assert_plain(said)
     check_as_in_a_quiet_run(text, quiet_run)
+
+
+@pytest.mark.parametrize("change", [lambda text: text[: len(text) // 3], lambda text: text + "ba\n"])
+def test_a_text_that_changes_while_it_is_read(
+    trained: Trained, text: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]
+) -> None:
+    """What is kept must be of the text whose digest is told."""
+    whole, begun = (text / "mono.de").read_text("utf-8"), []
+
+    def translate(*given: Any, translate: Any = Translator.translate, **more: Any) -> Any:
+        begun.append(more["first"])
+        if begun == [0]:
+            (text / "mono.de").write_text(change(whole), "utf-8")
+        return translate(*given, **more)
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    done = inside(text, *arguments(trained))
+    assert done.exit_code == 1 and "error: mono.de changed while it was read" in done.stderr
+    assert begun == [0] and not (text / "bt.tsv").exists()
 
 
 def test_another_process_makes_the_output_while_this_one_does(

@@ -1,11 +1,14 @@
 """The `clean` command: the table, the file of what was dropped, and nothing written where nothing is wanted."""
 
 import json
+import os
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.running import assert_plain, digests, inside, times, write_config, write_task
+from tests.running import COMMAND, assert_plain, command, digests, inside, patched, times, write_config, write_task
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def test_without_dry_run_the_corpus_is_made_and_told_again(spoiled: Path) -> Non
 
 def test_what_is_dropped_is_kept_with_its_reason(spoiled: Path) -> None:
     rejected = spoiled / "rejected.jsonl"
-    rejected.write_text("older\n", "utf-8")
+    rejected.write_text("{}\n", "utf-8")
     done = inside(spoiled, "clean", "-c", "c.yaml", "--dry-run", "--rejected", str(rejected))
     assert done.exit_code == 0, done.stderr
     rows = [json.loads(line) for line in rejected.read_text("utf-8").split("\n")[:-1]]
@@ -117,3 +120,34 @@ def test_what_formats_leave_out_is_kept_and_shown_too(spoiled: Path) -> None:
     ]
     examples = done.stdout.partition("\nbad_bytes:\n")[2].split("\n")
     assert examples[0] == "  m.tsv, line 1" and "xfcnf" in examples[1]
+
+
+def test_rejects_replace_nothing_but_rejects(spoiled: Path) -> None:
+    rows = "".join(f"word {number},Wort {number}\n" for number in range(50))
+    (spoiled / "t.csv").write_text("en,de\n" + rows, "utf-8")
+    write_config(spoiled, "u.yaml", data={"train": [{"url": f"file://{spoiled}/t.csv"}]})
+    before = digests(spoiled)
+    for place, words in (("t.csv", "t.csv is one of the sources"), ("u.yaml", "holds something else than dropped")):
+        done = inside(spoiled, "clean", "-c", "u.yaml", "--rejected", place)
+        assert done.exit_code == 2 and words in done.stderr
+    assert digests(spoiled) == before
+
+
+def test_rejects_on_a_pipe_and_on_a_full_disk(spoiled: Path) -> None:
+    os.mkfifo(spoiled / "pipe")
+    with subprocess.Popen(["cat", spoiled / "pipe"], stdout=subprocess.PIPE) as reader:
+        done = command("clean", "-c", "c.yaml", "--rejected", "pipe", cwd=spoiled)
+        assert done.returncode == 0 and reader.stdout and reader.stdout.read().count(b'"reason"') == 10
+    many = [{"source": "long.en", "target": "long.de"}]
+    for language in ("en", "de"):
+        (spoiled / f"long.{language}").write_text("".join(f"{'x' * 5000}\n" for _ in range(100)) + "ba\n", "utf-8")
+    write_config(spoiled, "many.yaml", data={"train": many})
+    with subprocess.Popen(["head", "-c", "1", spoiled / "pipe"], stdout=subprocess.DEVNULL):
+        done = command("clean", "-c", "many.yaml", "--rejected", "pipe", cwd=spoiled)
+    assert done.returncode == 1 and "error: pipe: its reader left before the end" in done.stderr
+    small = patched(spoiled, "from transformer_mt.data import corpus\ncorpus.CHUNK_PAIRS = 20\n")
+    for after in ("/dev/full", "none/../full.jsonl"):
+        limited = f"ulimit -f 2; exec {shlex.join(COMMAND)} clean -c many.yaml --workers 2 --rejected {after}"
+        (spoiled / "none").mkdir(exist_ok=True)
+        done = command("-c", limited, cwd=spoiled, prefix=["bash"], env=small)
+        assert done.returncode == 1 and done.stderr.count("error: [Errno ") == 1, done.stderr

@@ -199,6 +199,30 @@ def test_kill_while_preparing(tmp_path: Path, workers: str) -> None:
     assert not list((tmp_path / "run").glob(".*.partial"))
 
 
+def test_files_that_were_cut_off_are_made_again(task: Path) -> None:
+    tokenize(task)
+    expected = digests(task / "run", without=["stage.json"])
+    for name in ("corpus/train.de", "tokenizer/spm.model", "ids/train.bin"):
+        os.truncate(task / "run" / name, 100)
+        tokenize(task)
+        assert digests(task / "run", without=["stage.json"]) == expected
+
+
+def test_a_stage_on_another_disk_stays_there(task: Path) -> None:
+    """Its folder is a link; what an earlier kill has left beside it goes, of whatever kind it is."""
+    tokenize(task)
+    (task / "big").mkdir()
+    (task / "run" / "corpus").rename(task / "big" / "corpus")
+    (task / "run" / "corpus").symlink_to(task / "big" / "corpus")
+    (task / "big" / ".corpus.old").symlink_to(task / "valid.en")
+    (task / "big" / ".corpus.partial").write_text("a file", "utf-8")
+    for words in (100, 101):
+        write_config(task, data={"cleaning": {"max_words": words}})
+        tokenize(task)
+        assert (task / "run" / "corpus").is_symlink() and (task / "valid.en").is_file()
+        assert [path.name for path in (task / "big").iterdir()] == ["corpus"]
+
+
 def test_two_vocabularies(task: Path) -> None:
     write_config(task, tokenizer={"shared": False}, model={"tie_embeddings": "decoder"}, training={"max_steps": 1})
     done = command("run", "-c", "c.yaml", cwd=task)

@@ -186,6 +186,16 @@ def test_either_side_of_the_test_data_is_left_out_of_training() -> None:
     assert off.lines.tolist() == [1, 2, 3, 4] and off.noticed["test_overlap"] == 2
 
 
+def test_a_line_of_a_million_accents_is_too_long_at_once() -> None:
+    """To compose them would take hours. White space and what is not seen do not count before it is gone."""
+    accents = "a" + "\u0316\u0301" * 500_000
+    padded = "a" + " \u200d" * 50_000 + "\u0301"
+    decomposed = "\u03c9\u0314\u0342\u0345" * 4000
+    cleaned = clean(Cleaning(), ("a", accents), ("b", padded), ("c", decomposed))
+    assert cleaned.dropped == {"too_many_characters": 1} and cleaned.lines.tolist() == [2, 3]
+    assert cleaned.target.decode().split("\n")[1] == "\u1fa7" * 4000
+
+
 def test_half_a_surrogate_pair_does_not_stop_the_cleaning() -> None:
     with pytest.raises(UnicodeEncodeError):  # a reader that lets one through is at fault
         clean(Cleaning(), ("\ud83d", "x"))

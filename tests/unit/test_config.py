@@ -615,6 +615,23 @@ def test_an_override_into_an_empty_section(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        (
+            f"name={'n' * 101}",
+            "wanted a name of at most 100 characters without slashes that does not begin with a dot or a blank",
+        ),
+        ("tokenizer.max_line_bytes=2e9", "wanted less than 1073741824"),
+        ("tokenizer.vocabulary_size=1e10", "wanted less than 2147483648"),
+        ("data.train[0].weight=1e18", "wanted at most 10000"),
+    ],
+)
+def test_values_that_no_machine_or_library_takes(refuse: Refuse, override: str, wanted: str) -> None:
+    (message,) = refuse("", override)
+    assert message.startswith(override.partition("=")[0]) and message.endswith(wanted)
+
+
+@pytest.mark.parametrize(
     ("override", "told"),
     [
         ("training", "--set training: wanted key.path=value"),
@@ -627,6 +644,8 @@ def test_an_override_into_an_empty_section(load: Load) -> None:
         ("data.train[1]=3", "--set data.train[1]: found item 1, wanted less than 1"),
         ("name.first=3", "--set name.first: found 'tiny' above first, wanted a section"),
         ("model=[1", "--set model: not valid YAML: "),
+        ('output="a\\0b"', r"output (--set output): found 'a\x00b', wanted a path without NUL"),
+        ('output="\\ud800"', r"output (--set output): found '\ud800', wanted a path without NUL"),
         ("model.heads=0", "model.heads (--set model.heads): found '0', wanted at least 1"),
         ("model.headz=4", "unknown key model.headz (--set model.headz), did you mean heads?"),
         ("data.train[0].pairs=0", "data.train[0].pairs (--set data.train[0].pairs): found '0', wanted at least 1"),

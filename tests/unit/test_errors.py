@@ -111,3 +111,9 @@ def test_a_failure_of_another_process_is_what_it_was(failure: Failure) -> None:
     again = pickle.loads(pickle.dumps(failure))
     assert (type(again), again.messages, str(again)) == (type(failure), failure.messages, str(failure))
     assert vars(again) == vars(failure)
+
+
+def test_one_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever a file's name, or data, bring along."""
+    failure = UserError("a\nb\u2028c\x1b[31m.en does not exist", "d\re")
+    assert outcome(failure, capsys) == (2, "error: a\\nb\\u2028c\\x1b[31m.en does not exist\nerror: d\\re\n")
