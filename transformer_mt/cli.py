@@ -36,7 +36,8 @@ def main() -> None:
     """The entry point of the command."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of a rank that is gone we tell in a sentence, not in frames
     streams.prepare()
-    app(prog_name="transformer-mt")
+    with reported(debug=False):  # of help and versions, which stand in no command
+        app(prog_name="transformer-mt")
 
 
 @app.callback(invoke_without_command=True)

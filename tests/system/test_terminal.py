@@ -109,3 +109,10 @@ def test_work_is_done_where_nobody_hears_of_it(task: Path, after: str) -> None:
     for name in names:
         if name.suffix != ".json":  # records have times
             assert (task / "heard" / name).read_bytes() == (task / "unheard" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "config check --help", "config list"])
+def test_answers_that_cannot_be_written_are_told_in_a_line(words: str, tmp_path: Path) -> None:
+    shell = f"exec {shlex.join(COMMAND)} {words} > /dev/full"
+    done = command("-c", shell, cwd=tmp_path, prefix=["bash"])
+    assert (done.returncode, done.stderr) == (1, "error: [Errno 28] No space left on device\n")

@@ -677,6 +677,7 @@ def test_wrong_overrides_are_told_with_the_other_errors(refuse: Refuse) -> None:
         (b"name: a\nmodel:\n\theads: 4\n", "c.yaml:3: not valid YAML: a tab where only blanks may indent"),
         (b"name: a\nmodel: {heads: 4\n", "c.yaml:3: not valid YAML: while parsing a flow mapping expected"),
         (b"name: a\n---\nname: b\n", "c.yaml:2: not valid YAML: expected a single document in the stream but found"),
+        (b"name: " + b"[" * 5000 + b"]" * 5000, "c.yaml: lists or mappings in each other, too many"),
         (b"name: a\nmodel: *m\n", "c.yaml:2: not valid YAML: found undefined alias 'm'"),
         (b"name: a\nb: \x07\n", "c.yaml:2: not valid YAML: a control character"),
         (b"name: a\nb: caf\xe9\n", "c.yaml:2: not UTF-8: byte 0xE9"),

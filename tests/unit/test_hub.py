@@ -150,6 +150,7 @@ def test_files_anywhere_are_streamed(tmp_path: Path) -> None:
         (b'en,de\n"a"b,c\n', "row 1: "),
         (b'en,de\na,"b\n', "row 1: "),
         (b"en,fr\na,b\n", "has the columns en, fr; wanted en, de"),
+        (b"en,de,de\na,b,c\n", "has the columns en, de, de; wanted en, de, each once"),
         (b"", "has the columns (none); wanted en, de"),
         (b"en,de\na,caf\xe9\n", "row 1: text that is not UTF-8"),
     ],

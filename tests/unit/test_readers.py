@@ -218,6 +218,13 @@ def test_parquet_by_name_never_by_position(tmp_path: Path) -> None:
     assert sources.check(ParquetSource(parquet=tmp_path / "rows.parquet"), ENGLISH_GERMAN) == []
 
 
+def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
+    table = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 3, names=["en", "de", "de"])
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    told = refused(ParquetSource(parquet=tmp_path / "rows.parquet"))
+    assert "rows.parquet has the columns en, de, de: de more than once" in told
+
+
 def test_parquet_of_many_batches_keeps_its_order(tmp_path: Path) -> None:
     numbers = [str(number) for number in range(2500)]
     source = parquet(tmp_path, {"en": numbers, "de": numbers})

@@ -145,6 +145,8 @@ def _parse(text: str, file: str, folder: Path | None, errors: list[str]) -> Any:
         loader = _Loader(text, file, folder, errors)
         node = loader.get_single_node()
         return None if node is None else loader.build(node, "")
+    except RecursionError:
+        raise UserError(f"{file}: lists or mappings in each other, too many for a configuration") from None
     except yaml.reader.ReaderError as error:
         place = _at(file, None) if file.startswith("--set ") else f"{file}:{text[: error.position].count(chr(10)) + 1}"
         raise UserError(f"{place}: not valid YAML: a control character") from None

@@ -47,7 +47,8 @@ def check_sources(config: Config) -> None:
     initial = config.training.initial_model
     # Once something is trained it is not asked for any more.
     if initial and not initial.is_dir() and not any((config.output / "checkpoints").glob("step-*")):
-        problems.append(f"training.initial_model: {initial} does not exist, wanted a model, run or checkpoint folder")
+        found = "is a file" if initial.exists() else "does not exist"
+        problems.append(f"training.initial_model: {initial} {found}, wanted a model, run or checkpoint folder")
     if problems:
         raise UserError(*problems)
 

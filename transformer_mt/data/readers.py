@@ -266,8 +266,8 @@ def csv_pairs(url: str, keys: Sequence[str], tally: Tally) -> Iterator[Pair]:
             rows = csv.reader(io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""), **form)
             try:
                 heading = next(rows, [])
-                if not set(keys) <= set(heading):
-                    raise UserError(f"{url} has the columns {_listed(heading)}; wanted {_listed(keys)}")
+                if any(heading.count(key) != 1 for key in keys):
+                    raise UserError(f"{url} has the columns {_listed(heading)}; wanted {_listed(keys)}, each once")
                 places = [heading.index(key) for key in keys]
                 for row in rows:
                     number += 1
@@ -313,6 +313,8 @@ def table_pairs(tables: Iterator[Any], name: str, columns: list[str], *, named: 
 def _column_paths(schema: Any, name: str, columns: list[str], named: bool) -> list[list[str]]:
     """Where the two texts are: told by names, never by position."""
     found = list(schema.names)
+    if twice := [column for column in (*columns, "translation") if found.count(column) > 1]:
+        raise UserError(f"{name} has the columns {_listed(found)}: {twice[0]} more than once")
     if set(columns) <= set(found):
         return [[column] for column in columns]
     kind = schema.field("translation").type if "translation" in found and not named else None
