@@ -48,7 +48,12 @@ def write_tokenizer(folder: Path, name: str = "spm", **keys: Any) -> Path:
 
 
 def write_folder(
-    folder: Path, tokenizer: Path, decoding: dict[str, Any] | None = None, end: float = 5.0, **keys: Any
+    folder: Path,
+    tokenizer: Path,
+    decoding: dict[str, Any] | None = None,
+    end: float = 5.0,
+    noise: float = 0.2,
+    **keys: Any,
 ) -> Path:
     """A model folder; weights are random, but no parameter is zero or one, and logits differ from step to step.
 
@@ -61,7 +66,7 @@ def write_folder(
     net = build(settings, vocabularies.source_size, vocabularies.target_size)
     with torch.no_grad():
         for parameter in net.parameters():
-            parameter.mul_(1.5).add_(0.2 * torch.randn_like(parameter))
+            parameter.mul_(1.5).add_(noise * torch.randn_like(parameter))
         if net.output_bias is not None:
             net.output_bias[EOS] = end
     folder.mkdir()
@@ -86,7 +91,9 @@ def origin(tmp_path: Path, pieces: dict[str, Path]) -> Path:
 def test_every_kind_is_written_and_read(kind: str, tmp_path: Path, pieces: dict[str, Path]) -> None:
     """The export checks itself, so it is enough that it is there, how near it came, and how large it is."""
     algorithm, keys = KINDS[kind]
-    proof = export(write_folder(tmp_path / "model", pieces[algorithm], **keys), tmp_path / "new" / "marian")
+    # With more noise some norms divide by nearly nothing, and float32 differs from processor to processor.
+    model_folder = write_folder(tmp_path / "model", pieces[algorithm], noise=0.15, **keys)
+    proof = export(model_folder, tmp_path / "new" / "marian")
     assert proof.outputs == len(SENTENCES) + 3 and proof.pieces > 300 and proof.largest_difference < 1e-3
     folder = tmp_path / "new" / "marian"
     assert [path.name for path in folder.parent.iterdir()] == ["marian"]
