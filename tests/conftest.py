@@ -9,6 +9,9 @@ import pytest
 
 from tests.running import Trained, command, end, kill_what_is_left, start, wait_for, write_config, write_task
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a shell begins in the background; it is inherited
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True)
 def no_process_is_left() -> Iterator[None]:
