@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.atomic import locked, new_folder, sha256, write_json, write_text
+from transformer_mt.atomic import in_turn, locked, new_folder, sha256, write_json, write_text
 from transformer_mt.errors import UserError
 
 
@@ -73,3 +73,9 @@ def test_digest(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc" * 1_000_000)
     known = subprocess.run(["sha256sum", tmp_path / "x"], capture_output=True, text=True, check=True).stdout[:64]
     assert sha256(tmp_path / "x") == known
+
+
+def test_there_is_no_turn_to_wait_for_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    with in_turn(tmp_path / "file" / "turn"):
+        assert (tmp_path / "file").is_file()
