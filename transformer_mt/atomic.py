@@ -101,7 +101,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         RunError: the reader of a pipe left before the end.
     """
     given, path = path, path.resolve()
-    device = given.absolute().is_relative_to("/dev")  # /dev/stdout may be a file, which others write to as well
+    # /dev/stdout may be a file, which others write to as well; /dev/shm/x is a file like any other.
+    device = str(given.absolute().parent) in ("/dev", "/dev/fd", "/proc/self/fd")
     if device or (path.exists() and not path.is_file()):
         try:
             with given.open("ab") as file:

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from transformer_mt.atomic import in_turn, locked, new_folder, sha256, write_json, write_text
+from transformer_mt.atomic import in_turn, locked, new_folder, sha256, whole_file, write_json, write_text
 from transformer_mt.errors import UserError
 
 
@@ -79,3 +80,25 @@ def test_there_is_no_turn_to_wait_for_where_nothing_can_be_written(tmp_path: Pat
     (tmp_path / "file").write_text("", "utf-8")
     with in_turn(tmp_path / "file" / "turn"):
         assert (tmp_path / "file").is_file()
+
+
+def test_a_name_of_a_descriptor_is_written_to_as_it_is(tmp_path: Path) -> None:
+    """A file behind it is not replaced: others write there too."""
+    with (tmp_path / "log").open("wb", buffering=0) as log:
+        log.write(b"before\n")
+        with whole_file(Path(f"/dev/fd/{log.fileno()}")) as file:
+            file.write(b"in between\n")
+        log.seek(0, 2)
+        log.write(b"after\n")
+    assert (tmp_path / "log").read_bytes() == b"before\nin between\nafter\n"
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no such disk here")
+def test_a_disk_in_memory_is_a_disk() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder) / "a"
+        path.write_bytes(b"before")
+        with whole_file(path) as file:
+            file.write(b"now")
+            assert path.read_bytes() == b"before"
+        assert path.read_bytes() == b"now"
